@@ -1,9 +1,11 @@
 //! The error of a command: a message, a help line, and an exit code.
 
+mod mismatch;
+
 use std::io;
 use std::process::ExitCode;
 
-use polyrail::{EngineError, Explain, GpuError, PeerError};
+use polyrail::{EngineError, Explain, GpuError, LostReason, PeerError};
 #[cfg(feature = "all-commands")]
 use polyrail_analyze::AnalyzeError;
 #[cfg(feature = "all-commands")]
@@ -24,19 +26,22 @@ use polyrail_report::exit;
 use polyrail_sample::SampleError;
 #[cfg(feature = "all-commands")]
 use polyrail_tune::TuneError;
+use serde::{Deserialize, Serialize};
 
+pub(crate) use self::mismatch::Mismatch;
 use crate::config_args::code_of_log;
 use crate::stdout::{self, excerpt};
 use crate::unwritten::Unwritten;
 
-/// An error that ends a command, or one of its processes.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// An error that ends a command, or one of its processes. Processes send it to each other without its cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Fault {
     pub(crate) message: String,
     pub(crate) help: Option<String>,
     /// One of [`exit`].
     pub(crate) code: u8,
+    #[serde(skip)]
     pub(crate) cause: Cause,
 }
 
@@ -49,6 +54,12 @@ pub(crate) enum Cause {
     Interrupted,
     /// Another process did not do its part in time.
     Late,
+    /// The peer's engine is gone.
+    Gone(Box<LostReason>),
+    /// Data arrived wrong.
+    Mismatch(Mismatch),
+    /// Another process has printed the error.
+    Told,
 }
 
 impl Fault {
@@ -59,6 +70,15 @@ impl Fault {
     /// The user interrupted the command, for example with Ctrl-C.
     pub(crate) fn interrupted() -> Self {
         Self { cause: Cause::Interrupted, ..Self::new(exit::INTERRUPTED, "interrupted") }
+    }
+
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.cause == Cause::Interrupted
+    }
+
+    /// Another process has printed the error, and ended with this code.
+    pub(crate) fn told(code: u8) -> Self {
+        Self { cause: Cause::Told, ..Self::new(code, "another process has told why") }
     }
 
     /// The system refused a step. `step` is a noun phrase in front of "failed".
@@ -97,8 +117,17 @@ impl Fault {
         self
     }
 
-    /// Prints the fault on standard error, and returns the exit code.
+    /// Puts the process or the pair that failed in front of the message.
+    pub(crate) fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// Prints the fault on standard error, unless another process has, and returns the exit code.
     pub(crate) fn refuse(self) -> ExitCode {
+        if self.cause == Cause::Told {
+            return ExitCode::from(self.code);
+        }
         stdout::refuse(&self, self.help.clone(), self.code)
     }
 }

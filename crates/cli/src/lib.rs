@@ -29,6 +29,7 @@ mod outputs;
 mod own_labs;
 mod progress;
 mod queue_stats;
+mod reports;
 mod signals;
 mod stdout;
 mod together;

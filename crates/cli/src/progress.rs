@@ -17,12 +17,14 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const DRAW_EVERY: Duration = Duration::from_millis(500);
 /// What takes less needs no time beside it.
 const SHORT: Duration = Duration::from_secs(2);
-const TEMPLATE: &str = "{msg}";
+const TEMPLATE: &str = "{wide_bar} {percent} %  {msg}";
 const WAITING: &str = "{spinner} {msg}";
-/// Columns of the bar, where the terminal has room for them.
-const BAR: usize = 30;
-/// A shorter bar shows nothing.
-const SHORTEST_BAR: usize = 5;
+/// Less work than that says nothing of the rest.
+const FIRST_SHARE: f64 = 0.02;
+/// Steps of the bar.
+const STEPS: u64 = 1000;
+/// Columns of the templates beside the bar and the message.
+const BESIDE: usize = " 100 %  ".len();
 /// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
 const CTRL_C: u16 = 3;
 
@@ -58,6 +60,8 @@ struct State {
     is_waiting: bool,
     /// How long the work takes at least, in seconds, if that is known before.
     planned: Option<f64>,
+    /// The work that is done, and all of it, in a unit of the run.
+    work: (f64, f64),
     /// How the time left is meant: `about` so long, `at least` or `at most`.
     bound: &'static str,
     is_over: bool,
@@ -72,7 +76,9 @@ impl Progress {
         // The template is a constant that a test reads.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self::begin(Show::Bar(bar().with_style(style)))
+        let bar = bar().with_style(style.progress_chars("█░"));
+        bar.set_length(STEPS);
+        Self::begin(Show::Bar(bar))
     }
 
     /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
@@ -100,6 +106,7 @@ impl Progress {
             stepped: now,
             is_waiting: false,
             planned: None,
+            work: (0.0, 0.0),
             bound: "about",
             is_over: false,
         };
@@ -136,25 +143,20 @@ impl Progress {
         self.shared.state().bound = bound;
     }
 
-    /// A step is done, which was to take this time of what was [planned](Self::plan_time).
-    pub(crate) fn spend(&self, time: Duration) {
-        let mut state = self.shared.state();
-        if let Some(planned) = state.planned {
-            let share = state.share + time.as_secs_f64() / planned;
-            state.reach(share);
-        }
-        self.shared.draw(&state);
+    /// All the work, in a unit of the run. The time left follows from the part that is [done](Self::did).
+    pub(crate) fn plan(&self, work: f64) {
+        self.shared.state().work = (0.0, work);
     }
 
-    /// There is more to do than was planned, which takes this time at least.
-    pub(crate) fn extend(&self, time: Duration) {
+    /// So much more of the [planned](Self::plan) work is done.
+    pub(crate) fn did(&self, work: f64) {
         let mut state = self.shared.state();
-        if let Some(before) = state.planned {
-            let planned = before + time.as_secs_f64();
-            let share = state.share * before / planned;
-            state.planned = Some(planned);
-            state.reach(share);
+        state.work.0 += work;
+        let (done, all) = state.work;
+        if all > 0.0 {
+            state.reach(done / all);
         }
+        self.shared.draw(&state);
     }
 
     /// For lines that are printed beside it.
@@ -281,10 +283,10 @@ impl Shared {
             set_bar(Some(bar.clone()));
             let columns = usize::from(console::Term::stderr().size().1.saturating_sub(CTRL_C));
             let (what, times) = (harmless(&state.what), state.times(Instant::now()));
-            bar.set_message(match state.is_waiting {
-                true => fitted(&what, &times, columns.saturating_sub("| ".len())),
-                false => drawn(state.share, &what, &times, columns),
-            });
+            bar.set_message(fitted(&what, &times, columns.saturating_sub(BESIDE)));
+            if !state.is_waiting {
+                bar.set_position((state.share * STEPS as f64) as u64);
+            }
         }
     }
 }
@@ -311,7 +313,7 @@ impl State {
                 let slower = if done > 0.0 { (stepped / done - 1.0) * self.share } else { 0.0 };
                 Some(stepped + (planned - done) * (1.0 + slower))
             }
-            None => (self.share > 0.0).then_some(stepped / self.share),
+            None => (self.share >= FIRST_SHARE).then_some(stepped / self.share),
         }
     }
 
@@ -338,18 +340,6 @@ impl State {
         }
         line
     }
-}
-
-/// A bar, the share and what is said, in one line. Where that is too wide, the bar gives way first.
-fn drawn(share: f64, what: &str, times: &str, columns: usize) -> String {
-    let percent = format!("{:.0} %  ", (share * 100.0).floor());
-    let said = [&percent, what, times].map(console::measure_text_width);
-    let width = columns.saturating_sub(said.iter().sum::<usize>() + 1).min(BAR);
-    if width < SHORTEST_BAR {
-        return percent.clone() + &fitted(what, times, columns.saturating_sub(said[0]));
-    }
-    let full = (share * width as f64) as usize;
-    format!("{}{} {percent}{what}{times}", "█".repeat(full), "░".repeat(width - full))
 }
 
 /// As much as there is room for; the times are what matters most.
@@ -407,6 +397,7 @@ mod tests {
             stepped: begin,
             is_waiting: false,
             planned: None,
+            work: (0.0, 0.0),
             bound: "about",
             is_over: false,
         };
@@ -438,17 +429,6 @@ mod tests {
     fn a_bar_has_one_line_with_room_for_the_signs_of_ctrl_c() {
         let what = "64KiB: trying socket_buffer_bytes=4MiB";
         let times = ", 6 s already; 11 s so far, about 1 min 20 s left";
-        let bars = |line: &str| line.matches(['█', '░']).count();
-        for columns in 60..200 {
-            let line = drawn(0.5, what, times, columns);
-            assert!(line.chars().count() <= columns, "{columns}: {line}");
-            assert!(line.ends_with(times) && line.contains("50 %"), "{columns}: {line}");
-            // The bar gives way before any of the words does.
-            let is_whole = line.ends_with(&format!("{what}{times}"));
-            assert!(is_whole || bars(&line) == 0, "{columns}: {line}");
-        }
-        assert_eq!(bars(&drawn(0.5, what, times, 200)), BAR);
-        assert!(drawn(1.0, "", "", 80).starts_with(&"█".repeat(BAR)));
         assert!(fitted(what, times, 60).contains("…, 6 s already"), "{}", fitted(what, times, 60));
         assert!(fitted(what, times, 20).chars().count() <= 20);
         // The line is filled up to the width that it is told.
@@ -488,9 +468,9 @@ mod tests {
         assert!(SAY_EVERY <= Duration::from_secs(10));
         let (show, lines) = shown_every(Duration::from_millis(5));
         let progress = Progress::begin(show);
-        progress.plan_time(Duration::from_secs(4));
+        progress.plan(4.0);
         progress.say("warming up");
-        progress.spend(Duration::from_secs(1));
+        progress.did(1.0);
         let next = || lines.recv_timeout(Duration::from_secs(60)).unwrap();
         while !next().starts_with("warming up, about ") {}
         progress.say("round 1");
@@ -505,19 +485,18 @@ mod tests {
         let progress = Progress::new();
         let is_share = |wanted: f64| {
             let share = progress.shared.state().share;
-            // What went by before the plan was made counts as well.
-            assert!((share - wanted).abs() < 1e-2, "{share} is not {wanted}");
+            assert!((share - wanted).abs() < 1e-9, "{share} is not {wanted}");
         };
-        progress.plan_time(Duration::from_secs(4000));
-        for _ in 0..5 {
-            progress.spend(Duration::from_secs(1000));
+        progress.did(1.0);
+        is_share(0.0);
+        progress.plan(4.0);
+        progress.did(1.0);
+        is_share(0.25);
+        for _ in 0..4 {
+            progress.did(1.0);
         }
         is_share(1.0);
         progress.show(0.5, "again");
         is_share(0.5);
-        progress.extend(Duration::from_secs(4000));
-        is_share(0.25);
-        progress.spend(Duration::from_secs(4000));
-        is_share(0.75);
     }
 }

@@ -24,21 +24,16 @@ pub use protection::{PayloadProtection, Protection, ProvenBy};
 pub use result::{BenchResult, CARRIED_LEAST, LatencyUs, PeerSample, RailShare, Sample};
 pub use tried::{RatioInterval, Tried};
 
+use crate::head::{RunHead, Tool};
+
 /// The version of [`BenchReport`].
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// Everything one run of `polyrail bench` found out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
-    pub schema_version: u32,
-    /// The program on this side.
-    pub tool: Tool,
-    /// The command line, without the program's name.
-    pub arguments: Vec<String>,
-    /// When the run began, in milliseconds since 1970 UTC.
-    pub started_unix_ms: u64,
-    /// How long the whole run took, in seconds.
-    pub elapsed_s: f64,
+    #[serde(flatten)]
+    pub head: RunHead,
     /// The machine on this side.
     pub host: Host,
     /// What is on the other side; `null` when it was never reached.
@@ -64,20 +59,8 @@ pub struct BenchReport {
     /// The file with a sample per second (`docs/sample.md`); `null` without `--sample`.
     #[serde(default)]
     pub samples_file: Option<String>,
-    /// What was switched off or differs from the request, one sentence each.
-    pub notes: Vec<String>,
     /// Whether the run was stopped before its end.
     pub interrupted: bool,
-    /// What ended the run early, for people; `null` when it came to its end.
-    pub error: Option<String>,
-}
-
-/// A program and its version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tool {
-    pub name: String,
-    /// As `polyrail --version` prints it.
-    pub version: String,
 }
 
 /// A machine, as far as it affects the figures.
@@ -153,11 +136,15 @@ pub(crate) mod tests {
         };
         let limit = Limit { verdict: LimitKind::Cpu, because: "both cores are busy".into() };
         BenchReport {
-            schema_version: SCHEMA_VERSION,
-            tool,
-            arguments: vec!["bench".into()],
-            started_unix_ms: 1_700_000_000_000,
-            elapsed_s: 3.5,
+            head: RunHead {
+                schema_version: SCHEMA_VERSION,
+                tool,
+                arguments: vec!["bench".into()],
+                started_unix_ms: 1_700_000_000_000,
+                elapsed_s: 3.5,
+                notes: Vec::new(),
+                error: None,
+            },
             host,
             peer: None,
             config: BTreeMap::from([(
@@ -171,9 +158,7 @@ pub(crate) mod tests {
             results: vec![result::tests::sample_result(limit.clone())],
             limit: Some(limit),
             samples_file: None,
-            notes: Vec::new(),
             interrupted: false,
-            error: None,
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! * [`exit`]: the exit codes of the command.
 //! * [`BenchReport`]: the JSON of `polyrail bench`, as types that serialise and read back.
+//! * [`RunHead`]: the keys that reports of all commands share.
 //! * [`Histogram`] and [`Spread`]: the statistics behind each number.
 //! * [`parse_sizes`], [`parse_duration`] and the functions that write them for people.
 //! * [`Table`], [`sentences`] and [`csv_line`]: text for a terminal and for spreadsheets.
@@ -15,6 +16,7 @@ pub mod exit;
 
 mod bench;
 mod csv;
+mod head;
 mod histogram;
 mod show;
 mod spread;
@@ -26,9 +28,10 @@ pub use bench::{
     AgainstAlone, AgainstRaw, AgainstSample, Baseline, BenchReport, BenchResult, CARRIED_LEAST,
     Host, Lab, LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken,
     PayloadProtection, PeerSample, PeerView, PlacedBy, PlacedThread, Placement, Protection,
-    ProvenBy, RailShare, RatioInterval, SCHEMA_VERSION, Sample, Setting, SweepRow, Tool, Tried,
+    ProvenBy, RailShare, RatioInterval, SCHEMA_VERSION, Sample, Setting, SweepRow, Tried,
 };
 pub use csv::csv_line;
+pub use head::{RunHead, Tool};
 pub use histogram::Histogram;
 pub use polyrail_config::{cell, json_in_markup, markup, show_size};
 pub use show::{

@@ -14,10 +14,10 @@
 //! 7. [`output`]: what people and programs get to see.
 //! 8. [`options`]: the options and the settings that follow from them.
 //!
-//! All of them use [`error`].
+//! All of them use [`faults`].
 
 mod ends;
-mod error;
+mod faults;
 mod judge;
 mod memory;
 mod options;
@@ -31,25 +31,22 @@ use std::process::{Command, ExitCode};
 use polyrail::Engine;
 use polyrail_report::exit;
 
-pub(crate) use self::error::BenchError;
 pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
 use crate::config_args::{print_warnings, told};
-use crate::stdout::{keep, refuse, start_log};
+use crate::fault::Fault;
+use crate::stdout::{keep, start_log};
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match start(args) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => refuse(&error, error.help(), error.exit_code()),
-    }
+    start(args).map_or_else(Fault::refuse, ExitCode::from)
 }
 
-fn start(args: &Args) -> Result<u8, BenchError> {
+fn start(args: &Args) -> Result<u8, Fault> {
     let role = args.role()?;
     // One that makes a lab has another process write there.
     if args.is_for_programs() && !matches!(role, Role::Lab { .. }) {
-        keep().map_err(|source| BenchError::system("keeping standard output", source))?;
+        keep().map_err(|source| Fault::system("keeping standard output", source))?;
     }
     // First of all: what takes long from here on is told in it.
     start_log(&told(args.resolve_config(&role, &[])?))?;
@@ -88,11 +85,11 @@ fn start(args: &Args) -> Result<u8, BenchError> {
             let bank = Bank::open(args.mem)?;
             let engine = Engine::builder().config(config.clone()).build()?;
             let program = std::env::current_exe()
-                .map_err(|source| BenchError::system("finding this program", source))?;
+                .map_err(|source| Fault::system("finding this program", source))?;
             let command = Command::new(program);
             let mut served = ends::Served::start(command, &config, &placed, args.peer_mem)?;
             let measured = ends::measure(args, engine, bank, &served.server, &placed);
-            if matches!(measured, Err(BenchError::Interrupted)) {
+            if matches!(&measured, Err(fault) if fault.is_interrupted()) {
                 served.hurry();
             }
             measured

@@ -8,7 +8,6 @@
 mod args;
 mod crew;
 mod measure;
-mod pace;
 mod place;
 mod render;
 mod report;

@@ -14,7 +14,7 @@ mod conclude;
 mod counters;
 mod crew;
 mod direct;
-mod error;
+mod faults;
 mod follow;
 mod heard;
 mod hosts;
@@ -30,17 +30,12 @@ mod talk;
 use std::process::ExitCode;
 
 pub(crate) use self::args::Args;
-use self::error::MeshError;
-use crate::stdout::refuse;
+use crate::fault::Fault;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let done = match &args.worker {
         Some(seat) => crew::work(args, seat),
         None => launch::run(args),
     };
-    match done {
-        Ok(code) => ExitCode::from(code),
-        Err(MeshError::Told { code }) => ExitCode::from(code),
-        Err(error) => refuse(&error, error.help(), error.exit_code()),
-    }
+    done.map_or_else(Fault::refuse, ExitCode::from)
 }

@@ -77,7 +77,7 @@ fn every_operation_arrives_whole_and_in_place() {
         "--op send --sizes 64KiB --depth 5 --posters 3",
     ] {
         let report = report(options);
-        assert!(report.error.is_none() && !report.interrupted);
+        assert!(report.head.error.is_none() && !report.interrupted);
         report.results.iter().for_each(check_sane);
         let first = &report.results[0];
         assert!(options.contains(&first.op) && options.contains("--op"));
@@ -91,7 +91,7 @@ fn every_operation_arrives_whole_and_in_place() {
 #[test]
 fn the_report_describes_both_sides_and_the_settings() {
     let report = report("--sizes 4KiB --set chunk_bytes=8KiB --rails 2");
-    assert_eq!(report.schema_version, 1);
+    assert_eq!(report.head.schema_version, 1);
     let peer = report.peer.unwrap();
     assert!(peer.same_host);
     assert_eq!(peer.host.hostname, report.host.hostname);
@@ -505,7 +505,7 @@ fn a_run_that_is_refused_says_nothing_but_why_and_what_helps() {
     // A program that asked for the report gets it.
     let output = bench(&format!("--connect {free} --sizes 8 --json -"));
     let report: BenchReport = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(report.error.unwrap().contains("refused") && report.protection.is_none());
+    assert!(report.head.error.unwrap().contains("refused") && report.protection.is_none());
 }
 
 /// The resolver gives the IPv6 address first, where nobody listens.
@@ -675,7 +675,7 @@ fn ctrl_c_ends_a_run_in_order_with_what_was_measured() {
     let report: BenchReport =
         serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert!(report.interrupted);
-    assert_eq!(report.error.as_deref(), Some("interrupted"));
+    assert_eq!(report.head.error.as_deref(), Some("interrupted"));
     let rounds = report.results[0].samples.len();
     assert!((1..1000).contains(&rounds), "{rounds} rounds were done");
     let mut errors = String::new();

@@ -8,7 +8,6 @@ mod intervals;
 mod line;
 mod listen;
 mod measure;
-mod pace;
 mod promise;
 mod protection;
 mod result;

@@ -24,8 +24,6 @@ pub(crate) use self::memory_kind::MemoryKind;
 pub(crate) use self::nccl_mode::NcclMode;
 pub(crate) use self::placement::{Placed, place_together};
 pub(crate) use self::role::{Role, Server};
-#[cfg(test)]
-pub(crate) use self::schedule::tests::schedule as a_schedule;
 pub(crate) use self::schedule::{
     DEPTH_MAX, OUTSTANDING_SEGMENTS_MAX, POSTERS_MAX, SEGMENTS_MAX, Schedule,
 };

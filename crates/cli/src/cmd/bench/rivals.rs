@@ -12,4 +12,4 @@ pub(crate) use self::nccl::NcclRival;
 pub(crate) use self::nccl_rank::run_nccl_rank;
 pub(crate) use self::other::{Other, TrialRival};
 pub(crate) use self::raw::{RawClient, RawServer};
-pub(crate) use self::standing::{CONTIGUOUS, Rival, RivalKind, Standing, alone, baselines, sweep};
+pub(crate) use self::standing::{Rival, RivalKind, Standing, alone, baselines, sweep};

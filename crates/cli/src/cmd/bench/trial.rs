@@ -25,12 +25,13 @@ pub(crate) use self::observe::{Poster, Snapshot};
 pub(crate) use self::part::Part;
 pub(crate) use self::watch::{Watch, attach};
 pub(crate) use self::work::{buffers_of, regions_of};
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::{Bank, Buffers, Store};
 use crate::cmd::bench::options::{Schedule, Verify};
 use crate::cmd::bench::talk::{
     Answer, Ask, Counted, DownRail, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
 };
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
 /// A size that is set up at both ends.
@@ -66,7 +67,7 @@ impl<'l> Trial<'l> {
         seed: u64,
         interrupt: &'l Interrupt,
         watch: Option<&'l Watch>,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let mut set_up = SetUp {
             op: schedule.op,
             layout: schedule.layout(size),
@@ -101,7 +102,7 @@ impl<'l> Trial<'l> {
     }
 
     /// Runs unmeasured for `time` and says how many transfers take `aim` then.
-    pub(crate) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, BenchError> {
+    pub(crate) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, Fault> {
         let least = self.set_up.depth.max(1);
         let mut transfers = least * 2;
         let mut left = time.as_secs_f64();
@@ -128,7 +129,7 @@ impl<'l> Trial<'l> {
         verify: Verify,
         transfers: u64,
         round: u64,
-    ) -> Result<Taken, BenchError> {
+    ) -> Result<Taken, Fault> {
         self.buffers.poison()?;
         self.link.tell(&Ask::Poison)?;
         let started_unix_ms = crate::host::unix_ms();
@@ -175,7 +176,7 @@ impl<'l> Trial<'l> {
     }
 
     /// Gives back the memory of both ends.
-    pub(crate) fn tear_down(self) -> Result<(), BenchError> {
+    pub(crate) fn tear_down(self) -> Result<(), Fault> {
         self.link.tell(&Ask::TearDown)
     }
 
@@ -186,7 +187,7 @@ impl<'l> Trial<'l> {
     }
 
     /// Moves data, with both ends counting.
-    fn run(&self, transfers: u64) -> Result<(Ran, Counted), BenchError> {
+    fn run(&self, transfers: u64) -> Result<(Ran, Counted), Fault> {
         self.interrupt.check()?;
         self.link.tell(&Ask::Begin { transfers })?;
         let stop = |_| self.interrupt.is_raised();
@@ -201,11 +202,11 @@ impl<'l> Trial<'l> {
         match ran {
             Some(ran) => Ok((ran, counted)),
             // This end always posts something; `Work` sees to it.
-            None => Err(BenchError::Protocol { ask: "begin", answer: "nothing to post".into() }),
+            None => Err(faults::protocol("begin", "nothing to post".into())),
         }
     }
 
-    fn verify(&self, mode: Verify, transfers: u64, round: u64) -> Result<u64, BenchError> {
+    fn verify(&self, mode: Verify, transfers: u64, round: u64) -> Result<u64, Fault> {
         let slots = transfers.min(self.set_up.layout.slots);
         let here = self.buffers.verify(mode, slots, round)?;
         let ask = Ask::Verify { mode, slots, round };

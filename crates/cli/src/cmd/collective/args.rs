@@ -156,12 +156,6 @@ impl Args {
         self.lab.as_ref().map(|lab| lab.nodes).or(ranks).unwrap_or(2)
     }
 
-    /// What the links of a rank carry, where they are a lab's.
-    pub(crate) fn link_bytes_per_s(&self) -> Option<f64> {
-        let rates = self.lab.as_ref()?.rates.iter();
-        rates.map(|rate| rate.bytes_per_second().map(|bytes| bytes as f64)).sum()
-    }
-
     pub(crate) fn channels(&self) -> usize {
         let rails = self.lab.as_ref().map_or(0, |lab| lab.rates.len());
         self.channels.map_or(rails.max(4), |channels| channels as usize)

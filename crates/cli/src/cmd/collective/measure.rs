@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use polyrail_collective::{Shape, Spec};
 use polyrail_config::Config;
-use polyrail_report::{exit, median, show_memory};
+use polyrail_report::{exit, show_memory};
 
 use super::args::{Args, Contestant};
 use super::crew::Crew;
-use super::pace::{Pace, Work};
 use super::place::Place;
 use super::render;
 use super::report::{CollectiveReport, PluginReport, SizeReport};
@@ -35,8 +34,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     let started = Instant::now();
     let mut report = CollectiveReport::new(args, &place);
     let measured = measure(args, &sizes, contestants, (&place, &settings, &interrupt), &mut report);
-    report.elapsed_s = started.elapsed().as_secs_f64();
-    report.error = measured.as_ref().err().map(ToString::to_string);
+    report.head.elapsed_s = started.elapsed().as_secs_f64();
+    report.head.error = measured.as_ref().err().map(ToString::to_string);
     place.end()?;
     let shown = render::show(&report, args.json.as_deref());
     measured.and(shown)
@@ -76,16 +75,14 @@ fn measure(
     let measured = started.and_then(|()| {
         let plugins = crews.iter().map(|crew| PluginReport::new(&crew.over, &crew.about));
         report.plugins = plugins.collect();
-        let usual = Pace::usual(&spec, args.link_bytes_per_s());
-        let mut paces = vec![usual; crews.len()];
-        all_sizes(args, sizes, &spec, &mut crews, &mut paces, &progress, report)
+        all_sizes(args, sizes, &spec, &mut crews, &progress, report)
     });
     progress.clear();
     if measured.is_err() {
         // What the plugins have said is worth waiting for.
         crews.iter_mut().for_each(Crew::end);
     }
-    report.notes.extend(crews.iter().flat_map(Crew::warnings));
+    report.head.notes.extend(crews.iter().flat_map(Crew::warnings));
     measured?;
     match report.wrong() {
         0 => Ok(()),
@@ -103,7 +100,6 @@ fn all_sizes(
     sizes: &[usize],
     spec: &Spec,
     crews: &mut [Crew<'_>],
-    paces: &mut [Pace],
     progress: &Progress,
     report: &mut CollectiveReport,
 ) -> Result<(), Fault> {
@@ -111,13 +107,14 @@ fn all_sizes(
     let mut shapes: Vec<Shape> = sizes.iter().map(shape).collect();
     // Several sizes may be rounded to one.
     shapes.dedup();
-    let work = Work::new(args, *spec);
+    let bytes = |shape: &Shape| spec.operation.bytes(*shape, spec.element) as u64;
+    let runs = crews.len() as f64 * f64::from(args.rounds + u32::from(args.is_checked()));
+    progress.plan(shapes.iter().map(|shape| work(bytes(shape)) * runs).sum());
     for (number, shape) in shapes.iter().enumerate() {
-        let bytes = work.bytes(*shape);
-        progress.plan_time(work.all(&shapes[number..], paces));
+        let bytes = bytes(shape);
         progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes)));
-        let found = one_size(args, crews, &work, *shape, number as u64, (paces, progress))
-            .inspect_err(|_| report.notes.extend(partial(number, shapes.len())))?;
+        let found = one_size(args, crews, *shape, number as u64, || progress.did(work(bytes)))
+            .inspect_err(|_| report.head.notes.extend(partial(number, shapes.len())))?;
         for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
             let factor = spec.operation.bus_factor(spec.ranks);
             let count = shape.count as u64;
@@ -127,6 +124,11 @@ fn all_sizes(
         report.compare();
     }
     Ok(())
+}
+
+/// The part of a run of so many bytes in the work: even the smallest takes some time.
+fn work(bytes: u64) -> f64 {
+    (bytes + (1 << 20)) as f64
 }
 
 /// What the means of a run that ended early are of.
@@ -143,10 +145,9 @@ type Found = Vec<(Vec<f64>, Option<u64>)>;
 fn one_size(
     args: &Args,
     crews: &mut [Crew<'_>],
-    work: &Work,
     shape: Shape,
     number: u64,
-    (paces, progress): (&mut [Pace], &Progress),
+    did_run: impl Fn(),
 ) -> Result<Found, Fault> {
     let mut found: Found = crews.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..args.rounds {
@@ -161,18 +162,14 @@ fn one_size(
             let seconds = crews[crew].run(shape, times, seed)?;
             let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
             found[crew].0.push(mean / f64::from(args.iterations) * 1e6);
-            progress.spend(work.round(shape, &paces[crew]));
+            did_run();
         }
     }
     if args.is_checked() {
-        for ((crew, found), pace) in crews.iter_mut().zip(&mut found).zip(&*paces) {
+        for (crew, found) in crews.iter_mut().zip(&mut found) {
             found.1 = Some(crew.check(shape, u64::MAX - number)?);
-            progress.spend(work.check(shape, pace));
+            did_run();
         }
-    }
-    for ((samples_us, _), pace) in found.iter().zip(paces) {
-        let middle_us = median(samples_us.clone()).unwrap_or_default();
-        pace.learn(work.bytes(shape), middle_us / 1e6);
     }
     Ok(found)
 }

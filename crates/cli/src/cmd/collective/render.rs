@@ -7,45 +7,17 @@ use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
 
 use super::report::{CollectiveReport, PluginReport};
 use crate::fault::Fault;
-use crate::files;
-use crate::stdout::{fitted, put, tell, wrapped_sentences};
-use crate::unwritten::Unwritten;
+use crate::reports::{self, Form};
+use crate::stdout::{fitted, tell, wrapped_sentences};
 
-/// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
-/// that reads the file learns why.
+/// Prints the text and writes the JSON. Where nothing was measured, a program that reads the file learns why.
 pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), Fault> {
+    let document = reports::json(report)?;
     if report.plugins.iter().all(|plugin| plugin.sizes.is_empty()) {
-        report.notes.iter().for_each(|note| tell!("polyrail: {note}"));
-        return match json.filter(|path| *path != Path::new("-")) {
-            Some(path) => write(path, &document(report)?),
-            None => Ok(()),
-        };
+        report.head.notes.iter().for_each(|note| tell!("polyrail: {note}"));
+        return json.map_or(Ok(()), |path| reports::write(path, &document));
     }
-    let (mut text, document) = (text(report), document(report)?);
-    let mut written = Ok(());
-    let for_programs = json == Some(Path::new("-"));
-    if let Some(path) = json.filter(|_| !for_programs) {
-        // Whoever has no room for the file sees the figures at least.
-        written = write(path, &document);
-        if written.is_ok() {
-            text += &format!("JSON: {}\n", path.display());
-        }
-    }
-    if for_programs {
-        tell!("{}", text.trim_end());
-    }
-    let _ = put(if for_programs { &document } else { &text });
-    written
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Fault> {
-    Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
-}
-
-fn document(report: &CollectiveReport) -> Result<String, Fault> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|error| Fault::system("writing the report", error.into()))?;
-    Ok(text + "\n")
+    reports::show(text(report), &[Form { name: "JSON", path: json, text: document }])
 }
 
 fn text(report: &CollectiveReport) -> String {
@@ -86,7 +58,7 @@ fn text(report: &CollectiveReport) -> String {
             fitted(&ratios(report))
         );
     }
-    for note in &report.notes {
+    for note in &report.head.notes {
         let _ = writeln!(text, "{}", wrapped_sentences(&format!("note: {note}")));
     }
     text

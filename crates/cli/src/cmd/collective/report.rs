@@ -1,23 +1,21 @@
 //! What comes of it, as the JSON has it.
 
 use polyrail_collective::{Element, Operation};
-use polyrail_report::{Host, Spread, Tool};
+use polyrail_report::{Host, RunHead, Spread};
 use serde::Serialize;
 
 use super::args::{Args, Contestant};
 use super::place::Place;
 use super::worker::About;
+use crate::reports;
 
 /// Raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CollectiveReport {
-    schema_version: u32,
-    tool: Tool,
-    arguments: Vec<String>,
-    started_unix_ms: u64,
-    pub(crate) elapsed_s: f64,
+    #[serde(flatten)]
+    pub(crate) head: RunHead,
     host: Host,
     pub(crate) lab: Option<String>,
     pub(crate) operation: Operation,
@@ -34,8 +32,6 @@ pub(crate) struct CollectiveReport {
     /// The plugin, and the one that it is compared with.
     pub(crate) plugins: Vec<PluginReport>,
     pub(crate) ratios: Vec<Ratio>,
-    pub(crate) notes: Vec<String>,
-    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -79,14 +75,7 @@ impl CollectiveReport {
     pub(crate) fn new(args: &Args, place: &Place) -> Self {
         let operation = args.operation;
         Self {
-            schema_version: SCHEMA_VERSION,
-            tool: Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() },
-            arguments: std::env::args_os()
-                .skip(1)
-                .map(|it| it.to_string_lossy().into_owned())
-                .collect(),
-            started_unix_ms: crate::host::unix_ms(),
-            elapsed_s: 0.0,
+            head: reports::begin(SCHEMA_VERSION),
             host: crate::host::describe(),
             lab: place.lab_name(),
             operation,
@@ -101,11 +90,6 @@ impl CollectiveReport {
             checked: args.is_checked(),
             plugins: Vec::new(),
             ratios: Vec::new(),
-            notes: match cfg!(debug_assertions) {
-                true => vec!["this is a debug build: take no figures from it".into()],
-                false => Vec::new(),
-            },
-            error: None,
         }
     }
 

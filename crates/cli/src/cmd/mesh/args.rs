@@ -7,11 +7,12 @@ use std::time::Duration;
 use polyrail_config::Rendezvous;
 use polyrail_rendezvous::Name;
 
-use super::error::MeshError;
+use super::faults;
 use super::hosts::{self, Hosts};
 use super::meet::BY_STARTER;
 use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
+use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::values::{
     Refusal, RunLab, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, run_lab,
@@ -235,7 +236,7 @@ impl Args {
     }
 
     /// Whether so many nodes can be measured with these options.
-    pub(crate) fn check(&self, nodes: usize, ops_pool: u64) -> Result<(), MeshError> {
+    pub(crate) fn check(&self, nodes: usize, ops_pool: u64) -> Result<(), Fault> {
         for layout in self.layouts() {
             let grid = self.grid(nodes, layout);
             let mine = grid.endpoints_of(0).len();
@@ -246,7 +247,7 @@ impl Args {
                     let mine = if layout == Layout::One { *most } else { 1 };
                     mine * most * (nodes - 1) * 2 <= PAIRS_MAX
                 });
-                return Err(MeshError::usage(
+                return Err(faults::usage(
                     "--endpoints-per-node",
                     self.endpoints_per_node,
                     format!("makes {} pairs of one process", sends * 2),
@@ -260,7 +261,7 @@ impl Args {
             }
             if sends as u64 * self.depth >= ops_pool {
                 let most = (ops_pool.saturating_sub(1) / sends as u64).max(1);
-                return Err(MeshError::usage(
+                return Err(faults::usage(
                     "--depth",
                     self.depth,
                     format!("makes {} transfers at once of one process", sends as u64 * self.depth),

@@ -9,7 +9,7 @@ use polyrail_sample::{Options, Sampler, Snapshot};
 use polyrail_sys::threads::process_cpu_seconds;
 use serde::{Deserialize, Serialize};
 
-use super::error::MeshError;
+use crate::fault::Fault;
 
 /// A rail of a worker, towards all peers together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn open(with_machine: bool) -> Result<Self, MeshError> {
+    pub(crate) fn open(with_machine: bool) -> Result<Self, Fault> {
         let open = || Sampler::open(&Sysroot::live(), Options::default());
         Ok(Self { sampler: with_machine.then(open).transpose()? })
     }

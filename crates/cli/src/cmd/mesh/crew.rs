@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine, Peer};
 use polyrail_config::Origin;
-use polyrail_rendezvous::{Group, Membership, join};
+use polyrail_rendezvous::{Group, Membership, RendezvousError, join};
 use polyrail_report::exit;
 
 use super::args::{Args, Seat};
-use super::direct::{self, Failed, Told};
-use super::error::MeshError;
+use super::direct::{self, Told};
+use super::faults;
 use super::follow;
 use super::meet::meet;
 use super::plan::Grid;
 use super::talk::{Heard, Inbox, Order, Said, write};
+use crate::fault::Fault;
 use crate::progress::show_time;
 use crate::stdout::{keep, start_log};
 
@@ -35,25 +36,26 @@ pub(crate) struct Crew {
 }
 
 /// Works until the first worker says good-bye; the first one prints what comes of it, in lines of JSON.
-pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
+pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, Fault> {
     // By the standard input of the others the metadata come first.
     if !seat.by_starter() {
         end_with_parent()?;
     }
-    keep().map_err(|error| MeshError::system("keeping standard output", error))?;
+    keep().map_err(|error| Fault::system("keeping standard output", error))?;
     let config = config(args, seat)?;
     start_log(&config)?;
     match gather_and_work(args, seat, config) {
         // It would stand beside the bar of the process that started this one, unless that process says it.
-        Err(error) if tells(seat) => {
-            direct::tell(&Told::End(Some(Failed::of(&error))))?;
-            Ok(error.exit_code())
+        Err(fault) if tells(seat) => {
+            let code = fault.code;
+            direct::tell(&Told::End(Some(fault)))?;
+            Ok(code)
         }
         done => done,
     }
 }
 
-fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, MeshError> {
+fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, Fault> {
     let crew = Crew::gather(args, seat, config)?;
     if crew.me > 0 {
         if tells(seat) {
@@ -67,8 +69,7 @@ fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, MeshE
         let following = match following {
             Ok(thread) => thread,
             Err(source) => {
-                let error = MeshError::system("starting the thread that measures", source);
-                return Some(Failed::of(&error));
+                return Some(Fault::system("starting the thread that measures", source));
             }
         };
         let failed = direct::direct(&crew, args);
@@ -87,7 +88,7 @@ fn tells(seat: &Seat) -> bool {
     !seat.by_starter() && seat.index == 0
 }
 
-fn say(seat: &Seat, what: String) -> Result<(), MeshError> {
+fn say(seat: &Seat, what: String) -> Result<(), Fault> {
     direct::tell(&Told::Doing(format!("layout {}: {what}", seat.layout.name())))
 }
 
@@ -100,17 +101,17 @@ fn named(names: &[&str]) -> String {
 
 /// Nothing more is written to standard input: it ends when the process that started this one does, in
 /// whichever way.
-fn end_with_parent() -> Result<(), MeshError> {
+fn end_with_parent() -> Result<(), Fault> {
     let wait = || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         std::process::exit(i32::from(exit::INTERRUPTED));
     };
-    let failed = |source| MeshError::system("starting a thread for standard input", source);
+    let failed = |source| Fault::system("starting a thread for standard input", source);
     thread::Builder::new().spawn(wait).map(drop).map_err(failed)
 }
 
 /// The settings in effect: rails of the lab in a lab, and rails alone unless another way is asked for.
-pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, MeshError> {
+pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, Fault> {
     let given = args.config.builder()?.build()?;
     let mut builder = args.config.builder()?;
     if !seat.by_starter() {
@@ -128,7 +129,7 @@ pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, MeshError> {
 }
 
 impl Crew {
-    fn gather(args: &Args, seat: &Seat, config: Config) -> Result<Self, MeshError> {
+    fn gather(args: &Args, seat: &Seat, config: Config) -> Result<Self, Fault> {
         let grid = args.grid(seat.nodes, seat.layout);
         let name =
             seat.node.map(|node| grid.worker_name(node * grid.workers_per_node() + seat.index));
@@ -148,12 +149,10 @@ impl Crew {
             return Ok(Self { engine, grid, me, peers, inbox, timeout, _group: None });
         }
         let group_name = format!("{}-{}", args.group, grid.layout.name());
-        let mut membership = Membership::new(&group_name)
-            .map_err(|error| MeshError::Rendezvous(error.into()))?
-            .timeout(args.timeout);
+        let mut membership =
+            Membership::new(&group_name).map_err(RendezvousError::from)?.timeout(args.timeout);
         if let Some(name) = &name {
-            membership =
-                membership.name(name).map_err(|error| MeshError::Rendezvous(error.into()))?;
+            membership = membership.name(name).map_err(RendezvousError::from)?;
         }
         let at_most = show_time(args.timeout);
         if tells(seat) {
@@ -184,19 +183,20 @@ impl Crew {
             let missing: Vec<&str> = missing.map(|worker| &*names[worker]).collect();
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(MeshError::Missing {
-                    there: known.len() + 1,
-                    wanted: grid.workers(),
-                    missing: missing.join(", "),
-                    waited: args.timeout,
-                    options: format!(
-                        "--rendezvous {} --nodes {} --layout {} --group {}",
-                        seat.place,
-                        seat.nodes,
-                        seat.layout.name(),
-                        args.group
-                    ),
-                });
+                let text = format!(
+                    "{} of {} processes of this mesh are there after {} s; missing: {}; this node has \
+                     --rendezvous {} --nodes {} --layout {} --group {}",
+                    known.len() + 1,
+                    grid.workers(),
+                    args.timeout.as_secs(),
+                    missing.join(", "),
+                    seat.place,
+                    seat.nodes,
+                    seat.layout.name(),
+                    args.group
+                );
+                let help = "start `polyrail mesh` with these options on each node, or give a longer --timeout";
+                return Err(Fault::new(exit::PEER, text).with_help(help));
             }
             if told != missing && tells(seat) {
                 say(seat, format!("waiting for {}, at most {at_most}", named(&missing)))?;
@@ -213,7 +213,7 @@ impl Crew {
     }
 
     /// Says something to a worker, which may be this one.
-    pub(crate) fn say(&self, to: usize, said: Said) -> Result<(), MeshError> {
+    pub(crate) fn say(&self, to: usize, said: Said) -> Result<(), Fault> {
         let Some(peer) = &self.peers[to] else {
             self.inbox.change(|heard| match said {
                 Said::Order(order) => heard.orders.push_back(order),
@@ -222,15 +222,14 @@ impl Crew {
             });
             return Ok(());
         };
-        let lost = |why| MeshError::Gone { who: self.name(to), why };
         let posted = self.engine.notify(peer, &write(self.me, &said));
         match posted {
             Ok(transfer) => transfer.detach(),
             Err(source) => {
-                let pair = format!("{} to {}", self.name(self.me), self.name(to));
+                let to = self.name(to);
                 return Err(match peer.lost() {
-                    Some(why) => lost(why),
-                    None => MeshError::Post { pair, source },
+                    Some(why) => faults::gone(&to, &why),
+                    None => faults::post(&format!("{} to {to}", self.name(self.me)), &source),
                 });
             }
         }
@@ -242,10 +241,10 @@ impl Crew {
     }
 
     /// An error for the first of these workers that is gone.
-    pub(crate) fn check(&self, workers: impl IntoIterator<Item = usize>) -> Result<(), MeshError> {
+    pub(crate) fn check(&self, workers: impl IntoIterator<Item = usize>) -> Result<(), Fault> {
         for worker in workers {
             if let Some(why) = self.peers[worker].as_ref().and_then(Peer::lost) {
-                return Err(MeshError::Gone { who: self.name(worker), why });
+                return Err(faults::gone(&self.name(worker), &why));
             }
         }
         Ok(())
@@ -271,10 +270,10 @@ impl Crew {
     }
 }
 
-fn outside(name: &str, grid: &Grid) -> MeshError {
+fn outside(name: &str, grid: &Grid) -> Fault {
     let last = grid.nodes - 1;
     let help = "give --nodes as many as the launcher starts";
-    MeshError::usage(
+    faults::usage(
         "--nodes",
         grid.nodes,
         format!("leaves no place for {name}"),

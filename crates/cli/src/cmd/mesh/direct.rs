@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
 
 use super::args::Args;
 use super::crew::Crew;
-use super::error::MeshError;
+use super::faults;
 use super::plan::{Pair, Pattern};
 use super::report::{PatternReport, Tally};
 use super::talk::{About, Answer, Done, Order, Said, SetUp};
+use crate::fault::Fault;
 use crate::stdout::{excerpt, tell_starter};
 
 /// What the process that started the workers hears, one line each as it comes: what ends this worker early leaves what it
@@ -23,32 +25,18 @@ pub(crate) enum Told {
     /// A part of the [planned](Args::planned) time is over.
     Spent(Duration),
     Pattern(Box<PatternReport>),
-    End(Option<Failed>),
-}
-
-/// Why it ended early.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Failed {
-    pub(crate) message: String,
-    pub(crate) help: Option<String>,
-    pub(crate) code: u8,
-}
-
-impl Failed {
-    pub(crate) fn of(error: &MeshError) -> Self {
-        let (message, help, code) = (error.to_string(), error.help(), error.exit_code());
-        Self { message, help, code }
-    }
+    /// With the error that ended it early, if one did.
+    End(Option<Fault>),
 }
 
 /// Measures everything, and tells of it; why it ended early, if it did.
-pub(crate) fn direct(crew: &Crew, args: &Args) -> Option<Failed> {
-    Director { crew, args }.run().err().map(|error| Failed::of(&error))
+pub(crate) fn direct(crew: &Crew, args: &Args) -> Option<Fault> {
+    Director { crew, args }.run().err()
 }
 
 /// Tells the process that started this one.
-pub(crate) fn tell(told: &Told) -> Result<(), MeshError> {
-    let failed = |source| MeshError::system("writing the result", source);
+pub(crate) fn tell(told: &Told) -> Result<(), Fault> {
+    let failed = |source| Fault::system("writing the result", source);
     let line = serde_json::to_string(told).map_err(|error| failed(error.into()))?;
     tell_starter(&line).map_err(failed)
 }
@@ -59,7 +47,7 @@ struct Director<'c> {
 }
 
 impl Director<'_> {
-    fn run(&self) -> Result<(), MeshError> {
+    fn run(&self) -> Result<(), Fault> {
         let grid = self.crew.grid;
         self.say("waiting for all workers")?;
         let hello = self.collect("hello", self.crew.timeout, |answer| match answer {
@@ -73,7 +61,9 @@ impl Director<'_> {
                 true => "of an older build".to_owned(),
                 false => excerpt(&about.build),
             };
-            return Err(MeshError::Build { who, theirs, here: self.crew.name(0), ours });
+            let here = self.crew.name(0);
+            let text = format!("{who} runs polyrail {theirs}, and {here} {ours}");
+            return Err(Fault::new(exit::PEER, text).with_help(faults::SAME_BUILD));
         }
         let per_node = grid.workers_per_node();
         let nodes: Vec<About> = hello.into_values().step_by(per_node).collect();
@@ -89,11 +79,11 @@ impl Director<'_> {
     }
 
     /// Says what is being done.
-    fn say(&self, what: &str) -> Result<(), MeshError> {
+    fn say(&self, what: &str) -> Result<(), Fault> {
         tell(&Told::Doing(format!("layout {}: {what}", self.crew.grid.layout.name())))
     }
 
-    fn measure(&self, pattern: Pattern, nodes: &[About]) -> Result<PatternReport, MeshError> {
+    fn measure(&self, pattern: Pattern, nodes: &[About]) -> Result<PatternReport, Fault> {
         let grid = self.crew.grid;
         let mut tally = Tally::new(grid, self.args.size, self.args.rounds as usize);
         let steps = grid.steps(pattern);
@@ -129,7 +119,7 @@ impl Director<'_> {
         step: &[Pair],
         time: Duration,
         measured: bool,
-    ) -> Result<BTreeMap<usize, Done>, MeshError> {
+    ) -> Result<BTreeMap<usize, Done>, Fault> {
         let ms = time.as_millis() as u64;
         self.order(step, |pairs| Order::Go { pairs, ms, measured })?;
         self.collect("go", self.crew.timeout + time, |answer| match answer {
@@ -139,7 +129,7 @@ impl Director<'_> {
     }
 
     /// Orders each worker to do something with the pairs that concern it.
-    fn order(&self, step: &[Pair], order: impl Fn(Vec<u32>) -> Order) -> Result<(), MeshError> {
+    fn order(&self, step: &[Pair], order: impl Fn(Vec<u32>) -> Order) -> Result<(), Fault> {
         let grid = self.crew.grid;
         for worker in 0..grid.workers() {
             let concerns = |pair: &&Pair| {
@@ -151,12 +141,12 @@ impl Director<'_> {
         Ok(())
     }
 
-    fn tell_all(&self, order: &Order) -> Result<(), MeshError> {
+    fn tell_all(&self, order: &Order) -> Result<(), Fault> {
         let all = 0..self.crew.grid.workers();
         all.into_iter().try_for_each(|worker| self.crew.say(worker, Said::Order(order.clone())))
     }
 
-    fn ready(&self, order: &'static str) -> Result<(), MeshError> {
+    fn ready(&self, order: &'static str) -> Result<(), Fault> {
         let ready = self.collect(order, self.crew.timeout, |answer| match answer {
             Answer::Ready => Ok(()),
             other => Err(other),
@@ -170,7 +160,7 @@ impl Director<'_> {
         order: &'static str,
         patience: Duration,
         take: impl Fn(Answer) -> Result<T, Answer>,
-    ) -> Result<BTreeMap<usize, T>, MeshError> {
+    ) -> Result<BTreeMap<usize, T>, Fault> {
         let (crew, until) = (self.crew, Instant::now() + patience);
         let mut taken = BTreeMap::new();
         // Whoever fails by the end of another one hears of that no later than this worker.
@@ -193,7 +183,7 @@ impl Director<'_> {
                 if Instant::now() > until {
                     let names = late.iter().map(|worker| crew.name(*worker));
                     let who = names.collect::<Vec<_>>().join(", ");
-                    return Err(MeshError::Silent { who, order, waited: patience });
+                    return Err(faults::silent(&who, order, patience));
                 }
                 continue;
             };
@@ -201,13 +191,12 @@ impl Director<'_> {
             let who = crew.name(worker);
             match (take(answer), &failed) {
                 (Ok(answer), _) => drop(taken.insert(worker, answer)),
-                (Err(Answer::Failed { message, help, code }), None) => {
-                    failed = Some((MeshError::Remote { who, message, help, code }, Instant::now()));
+                (Err(Answer::Failed(fault)), None) => {
+                    failed = Some((fault.about(&who), Instant::now()));
                 }
-                (Err(Answer::Failed { .. }), Some(_)) => {}
+                (Err(Answer::Failed(_)), Some(_)) => {}
                 (Err(other), _) => {
-                    let answer = format!("{other:?}").chars().take(80).collect();
-                    return Err(MeshError::Protocol { who, order, answer });
+                    return Err(faults::protocol(&who, order, &format!("{other:?}")));
                 }
             }
         }

@@ -8,15 +8,16 @@ use polyrail::RemoteRegion;
 
 use super::counters::Counters;
 use super::crew::Crew;
-use super::error::MeshError;
+use super::faults;
 use super::plan::Pair;
 use super::post::{self, Source};
 use super::talk::{About, Answer, Done, Order, Said, SetUp, Side};
 use crate::cmd::bench::{Bank, Buffers, MemoryKind, Needs, Verify};
+use crate::fault::Fault;
 use crate::together::{Begun, start_all};
 
 /// Follows orders until there are no more.
-pub(crate) fn follow(crew: &Crew) -> Result<(), MeshError> {
+pub(crate) fn follow(crew: &Crew) -> Result<(), Fault> {
     let is_first_of_node = crew.me.is_multiple_of(crew.grid.workers_per_node());
     let mut follower = Follower {
         crew,
@@ -36,12 +37,8 @@ pub(crate) fn follow(crew: &Crew) -> Result<(), MeshError> {
         }
         let answer = match follower.handle(order) {
             Ok(answer) => answer,
-            Err(MeshError::Interrupted) => continue,
-            Err(error) => Answer::Failed {
-                message: error.to_string(),
-                help: error.help(),
-                code: error.exit_code(),
-            },
+            Err(fault) if fault.is_interrupted() => continue,
+            Err(fault) => Answer::Failed(fault),
         };
         crew.say(0, Said::Answer(answer))?;
     }
@@ -57,7 +54,7 @@ struct Follower<'c> {
 }
 
 impl Follower<'_> {
-    fn handle(&mut self, order: Order) -> Result<Answer, MeshError> {
+    fn handle(&mut self, order: Order) -> Result<Answer, Fault> {
         match order {
             Order::SetUp(set_up) => self.set_up(&set_up),
             Order::Prepare { pairs, seed } => self.prepare(&pairs, seed),
@@ -71,7 +68,7 @@ impl Follower<'_> {
     }
 
     /// Takes the memory of all pairs, and lets each sender know where it may write.
-    fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, MeshError> {
+    fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, Fault> {
         let (crew, grid) = (self.crew, self.crew.grid);
         if set_up.grid != grid {
             let all = |grid: &super::plan::Grid| {
@@ -81,7 +78,7 @@ impl Follower<'_> {
                     grid.layout.name()
                 )
             };
-            return Err(MeshError::usage(
+            return Err(faults::usage(
                 "options",
                 all(&grid),
                 "differ from those of node0",
@@ -124,20 +121,19 @@ impl Follower<'_> {
         Ok(Answer::Ready)
     }
 
-    fn source(&self, pair: Pair, buffers: Buffers) -> Result<Source, MeshError> {
+    fn source(&self, pair: Pair, buffers: Buffers) -> Result<Source, Fault> {
         let (crew, grid) = (self.crew, &self.crew.grid);
         let (id, to) = (pair.id(grid), grid.worker_of(pair.to));
         let key = self.wait("set up", [to], |heard| heard.regions.remove(&id))?;
         let remote: RemoteRegion = crew.engine.import(&key)?;
         // Pairs are between nodes, so the receiver is another worker.
         let Some(peer) = crew.peers[to].clone() else {
-            let answer = "a pair within a worker".into();
-            return Err(MeshError::Protocol { who: crew.name(to), order: "set up", answer });
+            return Err(faults::protocol(&crew.name(to), "set up", "a pair within a worker"));
         };
         Source::new(&crew.engine, (id, name(pair, crew)), peer, buffers, &remote)
     }
 
-    fn prepare(&mut self, pairs: &[u32], seed: u64) -> Result<Answer, MeshError> {
+    fn prepare(&mut self, pairs: &[u32], seed: u64) -> Result<Answer, Fault> {
         for id in pairs {
             let own = seed.wrapping_add(u64::from(*id) << 32);
             if let Some(source) = self.sources.get_mut(id) {
@@ -151,7 +147,7 @@ impl Follower<'_> {
         Ok(Answer::Ready)
     }
 
-    fn go(&mut self, pairs: &[u32], time: Duration, measured: bool) -> Result<Done, MeshError> {
+    fn go(&mut self, pairs: &[u32], time: Duration, measured: bool) -> Result<Done, Fault> {
         let crew = self.crew;
         let mut by_endpoint: BTreeMap<usize, Vec<&Source>> = BTreeMap::new();
         for (id, source) in pairs.iter().filter_map(|id| Some((*id, self.sources.get(id)?))) {
@@ -159,12 +155,12 @@ impl Follower<'_> {
             by_endpoint.entry(from).or_default().push(source);
         }
         let before = self.counters.begin(&crew.engine);
-        let sent: Result<Vec<Vec<Side>>, MeshError> = thread::scope(|scope| {
+        let sent: Result<Vec<Vec<Side>>, Fault> = thread::scope(|scope| {
             let senders = by_endpoint.values().map(|sources| {
                 let is_over = || crew.is_over();
                 move || post::send(&crew.engine, sources, time, measured, &is_over)
             });
-            let failed = |source| MeshError::system("starting threads that send", source);
+            let failed = |source| Fault::system("starting threads that send", source);
             let begun = start_all(scope, senders).map_err(failed)?;
             begun.into_iter().filter_map(Begun::join).collect()
         });
@@ -182,7 +178,7 @@ impl Follower<'_> {
     }
 
     /// Waits for all that the senders of these pairs announced.
-    fn arrived(&self, pairs: &[u32]) -> Result<Vec<Side>, MeshError> {
+    fn arrived(&self, pairs: &[u32]) -> Result<Vec<Side>, Fault> {
         let mut got = Vec::new();
         for id in pairs.iter().filter(|id| self.dests.contains_key(id)) {
             let Some(pair) = Pair::of_id(*id, &self.crew.grid) else { continue };
@@ -194,7 +190,7 @@ impl Follower<'_> {
             let announced = arrival.announced.unwrap_or(0);
             if arrival.transfers != announced {
                 let (pair, arrived) = (name(pair, self.crew), arrival.transfers);
-                return Err(MeshError::Lost { pair, announced, arrived });
+                return Err(faults::lost(&pair, announced, arrived));
             }
             got.push(Side {
                 pair: *id,
@@ -206,15 +202,14 @@ impl Follower<'_> {
         Ok(got)
     }
 
-    fn verify(&self, pairs: &[u32]) -> Result<Answer, MeshError> {
+    fn verify(&self, pairs: &[u32]) -> Result<Answer, Fault> {
         let mut bytes = 0;
         for (id, dest) in pairs.iter().filter_map(|id| Some((*id, self.dests.get(id)?))) {
             let verified = dest.verify(Verify::Full, dest.layout.slots, 0);
             let pair = || {
                 Pair::of_id(id, &self.crew.grid).map_or_else(String::new, |it| name(it, self.crew))
             };
-            bytes += verified
-                .map_err(|source| MeshError::Data { pair: pair(), source: Box::new(source) })?;
+            bytes += verified.map_err(|fault| fault.about(&pair()))?;
         }
         Ok(Answer::Verified { bytes })
     }
@@ -225,19 +220,19 @@ impl Follower<'_> {
         order: &'static str,
         from: [usize; 1],
         mut look: impl FnMut(&mut super::talk::Heard) -> Option<T>,
-    ) -> Result<T, MeshError> {
+    ) -> Result<T, Fault> {
         let until = Instant::now() + self.crew.timeout;
         loop {
             if let Some(found) = self.crew.inbox.wait(Instant::now() + LOOK, &mut look) {
                 return Ok(found);
             }
             if self.crew.is_over() {
-                return Err(MeshError::Interrupted);
+                return Err(Fault::interrupted());
             }
             self.crew.check(from)?;
             if Instant::now() > until {
                 let (who, waited) = (self.crew.name(from[0]), self.crew.timeout);
-                return Err(MeshError::Silent { who, order, waited });
+                return Err(faults::silent(&who, order, waited));
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::direct::{Failed, Told};
+use super::direct::Told;
 use super::plan::Layout;
 use super::report::{LayoutReport, MeshReport};
 use crate::crew::{self, Worker};
+use crate::fault::Fault;
 use crate::lines::QUEUED_MAX;
 use crate::progress::Progress;
 
@@ -19,7 +20,7 @@ pub(crate) struct Heard<'r> {
     /// How long this layout and those after it take at least.
     pub(crate) left: Duration,
     /// Whether it came to its end, and why if that was an early one.
-    pub(crate) end: Option<Option<Failed>>,
+    pub(crate) end: Option<Option<Fault>>,
 }
 
 impl Heard<'_> {
@@ -40,12 +41,13 @@ impl Heard<'_> {
         if matches!(told, Told::Nodes(_)) && self.report.layouts.is_empty() {
             // What is to be done is known from here on. The one before ends first: a terminal shows one.
             *self.progress = None;
-            *self.progress = Some(Progress::new());
+            let progress = Progress::new();
+            progress.plan(self.left.as_secs_f64());
+            *self.progress = Some(progress);
         }
         let progress = self.progress.get_or_insert_with(|| Progress::waiting("starting"));
         match told {
             Told::Nodes(nodes) => {
-                progress.plan_time(self.left);
                 let (layout, processes) = (self.layout, self.processes);
                 self.report.layouts.push(LayoutReport { layout, processes, patterns: Vec::new() });
                 if self.report.hosts.is_empty() {
@@ -53,7 +55,7 @@ impl Heard<'_> {
                 }
             }
             Told::Doing(what) => progress.say(what),
-            Told::Spent(time) => progress.spend(time),
+            Told::Spent(time) => progress.did(time.as_secs_f64()),
             Told::Pattern(pattern) => {
                 if let Some(layout) = self.report.layouts.last_mut() {
                     layout.patterns.push(*pattern);

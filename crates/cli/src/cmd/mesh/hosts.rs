@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_config::steers;
+use polyrail_report::exit;
 
-use super::error::MeshError;
 use crate::crew::{Kept, Output, Worker};
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::progress::{Progress, show_time};
 use crate::stdout::excerpt;
@@ -109,14 +110,14 @@ impl Remote {
     }
 
     /// Asks every host for its version, all at once.
-    pub(crate) fn check(&self, interrupt: &Interrupt) -> Result<(), MeshError> {
+    pub(crate) fn check(&self, interrupt: &Interrupt) -> Result<(), Fault> {
         let version = ["--version".to_owned()];
         let mut asked = Vec::new();
         for node in 0..self.hosts.len() {
             let command = self.command(node, &version);
             let step = format!("starting `{}`", Path::new(command.get_program()).display());
             let asking = Asked::start(command);
-            asked.push(asking.map_err(|source| MeshError::system(step, source))?);
+            asked.push(asking.map_err(|source| Fault::system(step, source))?);
         }
         // `ssh` may wait for longer than its own limit, as for a host that takes a connection and says nothing.
         let patience = self.timeout + CONNECTED;
@@ -127,12 +128,12 @@ impl Remote {
         progress.bound("at most");
         for (asked, host) in asked.into_iter().zip(&self.hosts) {
             progress.say(asking(host));
-            let fault = match asked.answer(until, interrupt)? {
-                Some(answer) => answer.fault(&self.program),
-                None => Some((Fault::Away, format!("no answer for {}", show_time(patience)))),
+            let trouble = match asked.answer(until, interrupt)? {
+                Some(answer) => answer.trouble(&self.program),
+                None => Some((Trouble::Away, format!("no answer for {}", show_time(patience)))),
             };
-            if let Some((fault, why)) = fault {
-                return Err(MeshError::Host { host: host.clone(), fault, why });
+            if let Some((trouble, why)) = trouble {
+                return Err(trouble.fault(host, &why));
             }
         }
         Ok(())
@@ -147,7 +148,7 @@ const CONNECTED: Duration = Duration::from_secs(5);
 
 /// What is wrong with a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+enum Trouble {
     /// `ssh` does not get there.
     Away,
     /// It gets there, and finds no program that answers.
@@ -156,13 +157,25 @@ pub(crate) enum Fault {
     OtherVersion,
 }
 
-impl Fault {
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Away => "can't be reached",
-            Self::NoProgram => "has no polyrail",
-            Self::OtherVersion => "has another polyrail",
-        }
+impl Trouble {
+    fn fault(self, host: &str, why: &str) -> Fault {
+        let (words, help) = match self {
+            Self::Away => {
+                let help = "works, or give --ssh-config";
+                let help = format!("see that `ssh -o BatchMode=yes {host} true` {help}");
+                ("can't be reached", help)
+            }
+            Self::NoProgram => {
+                let help = "install polyrail there, or give its path by --remote-program";
+                ("has no polyrail", help.to_owned())
+            }
+            Self::OtherVersion => {
+                let help =
+                    "install the same build there, or give the path of one by --remote-program";
+                ("has another polyrail", help.to_owned())
+            }
+        };
+        Fault::new(exit::PEER, format!("host `{host}` {words}: {why}")).with_help(help)
     }
 }
 
@@ -188,16 +201,16 @@ impl Asked {
     }
 
     /// `None` if it does not come in time.
-    fn answer(self, until: Instant, interrupt: &Interrupt) -> Result<Option<Answer>, MeshError> {
+    fn answer(self, until: Instant, interrupt: &Interrupt) -> Result<Option<Answer>, Fault> {
         let Self { mut worker, stdout, stderr } = self;
         let left = until.saturating_duration_since(Instant::now());
         let ended = worker.ended_unless(left, interrupt);
-        let ended = ended.map_err(|source| MeshError::system("waiting for ssh", source))?;
+        let ended = ended.map_err(|source| Fault::system("waiting for ssh", source))?;
         // Ctrl-C ends `ssh`, too, and maybe before it is known here.
         let soon = Instant::now() + SIGNALLED;
         while ended.is_none_or(|status| !status.success()) && Instant::now() < soon {
             if interrupt.is_raised() {
-                return Err(MeshError::Interrupted);
+                return Err(Fault::interrupted());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -210,7 +223,7 @@ impl Asked {
 const ANSWER_MAX: usize = 1 << 16;
 
 impl Answer {
-    fn fault(&self, program: &str) -> Option<(Fault, String)> {
+    fn trouble(&self, program: &str) -> Option<(Trouble, String)> {
         let last =
             |text: &str| text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(excerpt);
         // A shell there may have greeted before.
@@ -220,20 +233,20 @@ impl Answer {
         let ours = crate::version::build();
         match (self.status.code(), version) {
             // Nothing is known of the host, then.
-            (None, _) => Some((Fault::Away, format!("who asked it was ended ({})", self.status))),
+            (None, _) => Some((Trouble::Away, format!("who asked it was ended ({})", self.status))),
             (Some(0), Some(version)) if version == ours => None,
             (Some(0), Some(version)) => {
                 let why = format!("its polyrail is {version}, and this one is {ours}");
-                Some((Fault::OtherVersion, why))
+                Some((Trouble::OtherVersion, why))
             }
             (Some(SSH_FAILED), _) => {
-                Some((Fault::Away, last(&self.stderr).unwrap_or_else(|| "ssh failed".into())))
+                Some((Trouble::Away, last(&self.stderr).unwrap_or_else(|| "ssh failed".into())))
             }
             _ => {
                 let said = last(&self.stderr).or_else(|| last(&self.stdout));
                 let said = said.map_or(String::new(), |said| format!(": {said}"));
                 Some((
-                    Fault::NoProgram,
+                    Trouble::NoProgram,
                     format!("`{} --version` told no version{said}", excerpt(program)),
                 ))
             }
@@ -293,7 +306,7 @@ mod tests {
     fn each_fault_of_a_host_is_told_apart() {
         let answer = |code, stdout: &str, stderr: &str| {
             let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
-            Answer { status: ExitStatus::from_raw(code << 8), stdout, stderr }.fault("p")
+            Answer { status: ExitStatus::from_raw(code << 8), stdout, stderr }.trouble("p")
         };
         let own = format!("welcome\npolyrail {}\n", crate::version::VERSION);
         assert_eq!(answer(0, &own, ""), None);
@@ -302,20 +315,20 @@ mod tests {
         let other_commit = own.replace(env!("BUILT_COMMIT"), "0123456789ab");
         for other in ["polyrail 9.9.9\n", &other_commit] {
             let (fault, why) = answer(0, other, "").unwrap();
-            assert_eq!(fault, Fault::OtherVersion, "{why}");
+            assert_eq!(fault, Trouble::OtherVersion, "{why}");
             assert!(
                 why.ends_with(&format!(", and this one is {}", crate::version::build())),
                 "{why}"
             );
         }
         let (fault, why) = answer(255, "", "x\nssh: connect: refused\n").unwrap();
-        assert_eq!((fault, &*why), (Fault::Away, "ssh: connect: refused"));
+        assert_eq!((fault, &*why), (Trouble::Away, "ssh: connect: refused"));
         let (fault, why) = answer(127, "", "sh: p: not found\n").unwrap();
-        assert_eq!(fault, Fault::NoProgram);
+        assert_eq!(fault, Trouble::NoProgram);
         assert_eq!(why, "`p --version` told no version: sh: p: not found");
         let (stdout, stderr) = (String::new(), String::new());
         let killed = Answer { status: ExitStatus::from_raw(9), stdout, stderr };
-        let (fault, why) = killed.fault("p").unwrap();
-        assert_eq!((fault, &*why), (Fault::Away, "who asked it was ended (signal: 9 (SIGKILL))"));
+        let (fault, why) = killed.trouble("p").unwrap();
+        assert_eq!((fault, &*why), (Trouble::Away, "who asked it was ended (signal: 9 (SIGKILL))"));
     }
 }

@@ -8,13 +8,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_report::{Tool, exit};
+use polyrail_report::exit;
 
 use super::args::{Args, Seat};
 use super::conclude::conclusions;
 use super::crew;
-use super::direct::Failed;
-use super::error::MeshError;
+use super::faults;
 use super::heard::Heard;
 use super::meet::{Introduction, everybody};
 use super::place::Place;
@@ -23,13 +22,15 @@ use super::render;
 use super::report::{MeshReport, SCHEMA_VERSION};
 use crate::config_args::print_warnings;
 use crate::crew::{Kept, Missing, NEWS, Output, Worker, Workers};
+use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::lines::LINE_MAX;
 use crate::progress::{Progress, show_time};
+use crate::reports;
 use crate::stdout::tell;
 
 /// Measures every layout, and prints and writes what came of it.
-pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
+pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
     let interrupt = Interrupt::install(AtOnce::Second)?;
     let place = Place::find(args)?;
     let seat = place.seat(Layout::One, 0);
@@ -56,8 +57,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
         }
     }
     drop(progress);
-    report.elapsed_s = started.elapsed().as_secs_f64();
-    report.error = failed.as_ref().map(ToString::to_string);
+    report.head.elapsed_s = started.elapsed().as_secs_f64();
+    report.head.error = failed.as_ref().map(ToString::to_string);
     let has_first = place.has_first();
     place.end()?;
     report.conclusions = conclusions(&report.layouts, report.rounds);
@@ -66,7 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
         shown = render::show(&report, args.json.as_deref(), args.html.as_deref());
     } else if failed.is_some() {
         // A program that reads it learns why there is nothing else; the other nodes may share the folder.
-        shown = render::save(&report, args.json.as_deref().filter(|_| has_first));
+        let path = args.json.as_deref().filter(|_| has_first);
+        shown = path.map_or(Ok(()), |path| reports::write(path, &reports::json(&report)?));
     } else {
         tell!("polyrail: this node has done its part; node 0 prints the figures");
     }
@@ -79,11 +81,11 @@ fn measure(
     place: &Place,
     mut heard: Heard<'_>,
     interrupt: &Interrupt,
-) -> Result<(), MeshError> {
+) -> Result<(), Fault> {
     let layout = heard.layout;
     let grid = args.grid(place.nodes(), layout);
     let program =
-        env::current_exe().map_err(|source| MeshError::system("finding this program", source))?;
+        env::current_exe().map_err(|source| Fault::system("finding this program", source))?;
     let mut party = Party { workers: Workers::default(), members: Vec::new() };
     for node in 0..place.own_nodes() {
         for index in 0..grid.workers_per_node() {
@@ -115,7 +117,7 @@ struct Member {
 }
 
 impl Party {
-    fn start(&mut self, name: String, command: Command) -> Result<(), MeshError> {
+    fn start(&mut self, name: String, command: Command) -> Result<(), Fault> {
         let words = Kept::bytes(LINE_MAX);
         let output = match self.members.is_empty() {
             // The first one tells the results.
@@ -124,7 +126,7 @@ impl Party {
         };
         let step = || format!("starting the process of {name}");
         let started = Worker::start(command, Stdio::piped(), output);
-        self.workers.0.push(started.map_err(|source| MeshError::system(step(), source))?);
+        self.workers.0.push(started.map_err(|source| Fault::system(step(), source))?);
         self.members.push(Member { name, words });
         Ok(())
     }
@@ -135,7 +137,7 @@ impl Party {
         heard: &Heard<'_>,
         timeout: Duration,
         interrupt: &Interrupt,
-    ) -> Result<(), MeshError> {
+    ) -> Result<(), Fault> {
         let until = Instant::now() + timeout;
         let at_most = show_time(timeout);
         let own = heard.progress.is_none().then(|| Progress::waiting("starting"));
@@ -146,22 +148,21 @@ impl Party {
                     .say(format!("waiting for {}, at most {at_most}", self.members[number].name));
             }
         };
-        let silent =
-            |who: &str| MeshError::Silent { who: who.into(), order: "hello", waited: timeout };
+        let silent = |who: &str| faults::silent(who, "hello", timeout);
         // A shell on another host may have greeted before.
         let read = |line: &str| Introduction::read(line).map(Ok::<_, Infallible>);
         let heard = match self.workers.collect(timeout, interrupt, wait, read) {
             Ok(heard) => heard,
             Err(Missing::Silent(number)) => return Err(silent(&self.members[number].name)),
             Err(Missing::Refused { why, .. }) => match why {},
-            Err(Missing::Interrupted) => return Err(MeshError::Interrupted),
+            Err(Missing::Interrupted) => return Err(Fault::interrupted()),
             Err(Missing::Ended(number)) => {
                 // Its words are behind it; what ended it is known in a moment.
                 let ended = self.workers.0[number].ended(NEWS);
-                ended.map_err(|source| MeshError::system(WAITING, source))?;
+                ended.map_err(|source| Fault::system(WAITING, source))?;
                 // The signal may have ended the workers, too.
                 if interrupt.is_raised() {
-                    return Err(MeshError::Interrupted);
+                    return Err(Fault::interrupted());
                 }
                 self.end();
                 return Err(self.why(number));
@@ -184,7 +185,7 @@ impl Party {
     }
 
     /// Waits for all of them. After a failure of one the others have some time to tell of it.
-    fn finish(&mut self, heard: &mut Heard<'_>, interrupt: &Interrupt) -> Result<(), MeshError> {
+    fn finish(&mut self, heard: &mut Heard<'_>, interrupt: &Interrupt) -> Result<(), Fault> {
         let waited = self.wait(heard, interrupt);
         self.end();
         for worker in &self.workers.0 {
@@ -194,9 +195,7 @@ impl Party {
         }
         match (heard.end.take(), waited?) {
             // The first one knows best.
-            (Some(Some(Failed { message, help, code })), _) => {
-                Err(MeshError::Failed { message, help, code })
-            }
+            (Some(Some(fault)), _) => Err(fault),
             (None, Some(number)) => Err(self.why(number)),
             (Some(None), _) | (None, None) => Ok(()),
         }
@@ -207,21 +206,21 @@ impl Party {
         &mut self,
         heard: &mut Heard<'_>,
         interrupt: &Interrupt,
-    ) -> Result<Option<usize>, MeshError> {
+    ) -> Result<Option<usize>, Fault> {
         let mut failed: Option<(usize, Instant)> = None;
         loop {
             let mut are_over = true;
             for (number, worker) in self.workers.0.iter_mut().enumerate() {
                 heard.take_from(worker, Duration::ZERO);
                 let ended = worker.ended(Duration::ZERO);
-                match ended.map_err(|source| MeshError::system(WAITING, source))? {
+                match ended.map_err(|source| Fault::system(WAITING, source))? {
                     None => are_over = false,
                     Some(status) if status.success() => {}
                     Some(_) => drop(failed.get_or_insert_with(|| (number, Instant::now()))),
                 }
             }
             if interrupt.is_raised() {
-                return Err(MeshError::Interrupted);
+                return Err(Fault::interrupted());
             }
             if are_over || failed.is_some_and(|(_, since)| since.elapsed() > GRACE) {
                 return Ok(failed.map(|(number, _)| number));
@@ -231,21 +230,21 @@ impl Party {
     }
 
     /// Returns the reason why a worker ended without a word. All workers have ended.
-    fn why(&mut self, number: usize) -> MeshError {
+    fn why(&mut self, number: usize) -> Fault {
         let Member { name, words } = &self.members[number];
         let status = self.workers.0[number].ended(Duration::ZERO).ok().flatten();
         let code = status.and_then(|status| status.code()).and_then(|code| code.try_into().ok());
         let words = words.text();
         match code {
             // It is the first one, or says itself what was wrong.
-            Some(code) if number == 0 => MeshError::Told { code },
+            Some(code) if number == 0 => Fault::told(code),
             Some(code) if !words.trim().is_empty() => {
                 tell!("polyrail: {name} says:\n{}", words.trim_end());
-                MeshError::Told { code }
+                Fault::told(code)
             }
             _ => {
                 let status = status.map_or_else(String::new, |status| status.to_string());
-                MeshError::Ended { who: name.clone(), status }
+                faults::ended(name, &status)
             }
         }
     }
@@ -264,11 +263,7 @@ impl Drop for Party {
 
 fn blank(args: &Args, place: &Place) -> MeshReport {
     MeshReport {
-        schema_version: SCHEMA_VERSION,
-        tool: Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() },
-        arguments: env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect(),
-        started_unix_ms: crate::host::unix_ms(),
-        elapsed_s: 0.0,
+        head: reports::begin(SCHEMA_VERSION),
         lab: place.lab_name(),
         nodes: place.nodes(),
         endpoints_per_node: args.grid(place.nodes(), Layout::One).endpoints,
@@ -281,12 +276,6 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
         hosts: Vec::new(),
         layouts: Vec::new(),
         conclusions: Vec::new(),
-        notes: if cfg!(debug_assertions) {
-            vec!["this is a debug build: take no figures from it".into()]
-        } else {
-            Vec::new()
-        },
-        error: None,
     }
 }
 

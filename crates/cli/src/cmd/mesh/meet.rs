@@ -7,8 +7,9 @@ use polyrail::{Engine, Peer};
 use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
 
-use super::error::MeshError;
+use super::faults;
 use super::talk::VERSION;
+use crate::fault::Fault;
 use crate::stdout::tell_starter;
 
 /// The rendezvous in a seat of such a worker.
@@ -28,44 +29,39 @@ pub(crate) struct Everybody {
 }
 
 /// The way from worker `me` to each other one; its own place is `None`.
-pub(crate) fn meet(
-    engine: &Engine,
-    me: usize,
-    workers: usize,
-) -> Result<Vec<Option<Peer>>, MeshError> {
+pub(crate) fn meet(engine: &Engine, me: usize, workers: usize) -> Result<Vec<Option<Peer>>, Fault> {
     let own = Introduction { mesh: VERSION, metadata: engine.metadata() };
-    let failed = |source| MeshError::system("telling this engine's metadata", source);
+    let failed = |source| Fault::system("telling this engine's metadata", source);
     let line = serde_json::to_string(&own).map_err(|error| failed(error.into()))?;
     tell_starter(&line).map_err(failed)?;
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     let step = "hearing of the others";
-    if read.map_err(|source| MeshError::system(step, source))? == 0 {
+    if read.map_err(|source| Fault::system(step, source))? == 0 {
         // Who started this one has ended it, or is gone, and tells why if anybody does.
-        return Err(MeshError::Told { code: exit::INTERRUPTED });
+        return Err(Fault::told(exit::INTERRUPTED));
     }
     let all: Everybody =
-        serde_json::from_str(&line).map_err(|error| MeshError::system(step, error.into()))?;
+        serde_json::from_str(&line).map_err(|error| Fault::system(step, error.into()))?;
     if all.metadata.len() != workers {
         let text = format!("{} workers, not {workers}", all.metadata.len());
-        return Err(MeshError::system(step, io::Error::other(text)));
+        return Err(Fault::system(step, io::Error::other(text)));
     }
     let others = all.metadata.iter().enumerate();
     others
         .map(|(worker, metadata)| {
-            (worker != me).then(|| engine.add_peer(metadata).map_err(MeshError::Peer)).transpose()
+            (worker != me).then(|| engine.add_peer(metadata).map_err(Fault::from)).transpose()
         })
         .collect()
 }
 
 impl Introduction {
     /// A worker of another version has other words for all that follows.
-    pub(crate) fn check(&self, who: &str) -> Result<(), MeshError> {
-        let (who, theirs, here) = (who.to_owned(), self.mesh.to_string(), "this node".to_owned());
-        if self.mesh == VERSION {
-            return Ok(());
+    pub(crate) fn check(&self, who: &str) -> Result<(), Fault> {
+        match self.mesh == VERSION {
+            true => Ok(()),
+            false => Err(faults::version(who, &self.mesh.to_string(), "this node", VERSION)),
         }
-        Err(MeshError::Version { who, theirs, here, ours: VERSION })
     }
 
     /// `None` for another line.
@@ -75,9 +71,8 @@ impl Introduction {
 }
 
 /// The line for all workers.
-pub(crate) fn everybody(introductions: Vec<Introduction>) -> Result<String, MeshError> {
+pub(crate) fn everybody(introductions: Vec<Introduction>) -> Result<String, Fault> {
     let metadata = introductions.into_iter().map(|one| one.metadata).collect();
     let line = serde_json::to_string(&Everybody { metadata });
-    line.map(|line| line + "\n")
-        .map_err(|error| MeshError::system("writing metadata", error.into()))
+    line.map(|line| line + "\n").map_err(|error| Fault::system("writing metadata", error.into()))
 }

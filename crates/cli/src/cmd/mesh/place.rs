@@ -11,10 +11,11 @@ use polyrail_lab::{Lab, LabError, LabGuard, Node};
 use polyrail_report::exit;
 
 use super::args::{AnyLab, Args, PLACES, Seat};
-use super::error::MeshError;
+use super::faults;
 use super::hosts::{Hosts, Remote};
 use super::meet::BY_STARTER;
 use super::plan::Layout;
+use crate::fault::Fault;
 use crate::own_labs;
 
 /// The place of the nodes.
@@ -32,10 +33,10 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    pub(crate) fn find(args: &Args) -> Result<Self, MeshError> {
+    pub(crate) fn find(args: &Args) -> Result<Self, Fault> {
         match &args.lab {
             Some(AnyLab::Up(name)) => {
-                let lab = Box::new(Lab::open(name)?);
+                let lab = Box::new(Lab::open(name).map_err(not_open)?);
                 // Two would measure each other.
                 lab.use_alone()?;
                 return Ok(Self::Lab(lab));
@@ -53,17 +54,20 @@ impl Place {
             hosts: hosts.clone(),
             program: args.remote_program.clone(),
             ssh_config: args.ssh_config.clone(),
-            own: own.map_err(|source| MeshError::system("finding this program", source))?,
+            own: own.map_err(|source| Fault::system("finding this program", source))?,
             timeout: args.timeout,
         };
         Ok(Self::Hosts(remote))
     }
 
-    fn here(args: &Args) -> Result<Self, MeshError> {
+    fn here(args: &Args) -> Result<Self, Fault> {
         let set = args.config.builder()?.build()?.rendezvous.clone();
         let rendezvous = args.rendezvous.clone().unwrap_or(set);
         if rendezvous.is_empty() {
-            return Err(MeshError::NoNodes);
+            let text = "nothing says which nodes to measure; allowed: one of --lab, --hosts and --rendezvous";
+            let help = "on one machine `polyrail mesh --lab 3:1gbit`, over ssh `polyrail mesh --hosts A,B`; \
+                        `polyrail mesh --help` has more examples";
+            return Err(Fault::new(exit::USAGE, text).with_help(help));
         }
         let parsed = Rendezvous::parse(&rendezvous).ok().flatten();
         let is_ranks = match parsed {
@@ -72,18 +76,18 @@ impl Place {
             _ => {
                 let help = "give another --rendezvous, or --lab, or --hosts";
                 let reason = "is no place where nodes of a mesh find each other";
-                return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
+                return Err(faults::usage("--rendezvous", rendezvous, reason, PLACES, help));
             }
         };
         let help = "each node needs to know how many there are, and which of them it is";
         let Some(nodes) = args.nodes.map(|nodes| nodes as usize) else {
-            return Err(MeshError::usage("--nodes", "", "is missing", "2 to 256", help));
+            return Err(faults::usage("--nodes", "", "is missing", "2 to 256", help));
         };
         if is_ranks && args.layouts() != [Layout::One] {
             let reason = "needs processes that the launcher of the ranks does not know";
             let allowed = "one with ranks, or a dir:// or etcd:// rendezvous";
             let help = "give --layout one, or another --rendezvous";
-            return Err(MeshError::usage("--layout", "per-gpu", reason, allowed, help));
+            return Err(faults::usage("--layout", "per-gpu", reason, allowed, help));
         }
         let node = match (args.node.map(|node| node as usize), is_ranks) {
             (_, true) => None,
@@ -92,7 +96,7 @@ impl Place {
                 let value = node.map_or(String::new(), |node| node.to_string());
                 let reason = if node.is_some() { "is not one of the nodes" } else { "is missing" };
                 let allowed = format!("0 to {}", nodes - 1);
-                return Err(MeshError::usage("--node", value, reason, allowed, help));
+                return Err(faults::usage("--node", value, reason, allowed, help));
             }
         };
         Ok(Self::Here { node, nodes, rendezvous })
@@ -151,7 +155,7 @@ impl Place {
         node: usize,
         program: &Path,
         words: &[String],
-    ) -> Result<Command, MeshError> {
+    ) -> Result<Command, Fault> {
         let mut command = match (self, self.lab()) {
             (Self::Hosts(remote), _) => return Ok(remote.command(node, words)),
             (_, Some(lab)) => lab.command(lab.node(Node::new(node)?)?, program),
@@ -166,11 +170,10 @@ impl Place {
     }
 
     /// Returns an error that says that the lab is gone if it is, and else this one.
-    pub(crate) fn explain(&self, error: MeshError) -> MeshError {
+    pub(crate) fn explain(&self, error: Fault) -> Fault {
         let Some(lab) = self.lab() else { return error };
         // `lab down` ends the processes in a lab first.
-        let is_gone =
-            matches!(error, MeshError::Ended { .. } | MeshError::Failed { code: exit::PEER, .. });
+        let is_gone = error.code == exit::PEER;
         let until = Instant::now() + if is_gone { GOING } else { Duration::ZERO };
         loop {
             let why = match Lab::open(lab.name()) {
@@ -182,11 +185,13 @@ impl Place {
                 Err(LabError::Broken { because, .. }) => because,
                 Err(_) => "somebody has removed it".into(),
             };
-            return MeshError::LabGone { name: lab.name().into(), why };
+            let text = format!("lab `{}` is gone: {why}", lab.name());
+            let help = "make it again with `polyrail lab up`, and leave it until the mesh is over";
+            return Fault::environment(text).with_help(help);
         }
     }
 
-    pub(crate) fn end(self) -> Result<(), MeshError> {
+    pub(crate) fn end(self) -> Result<(), Fault> {
         match self {
             Self::OwnLab(lab) => Ok(own_labs::down(*lab)?),
             _ => Ok(()),
@@ -194,5 +199,37 @@ impl Place {
     }
 }
 
+/// A name that is a number may be meant as that of nodes.
+fn not_open(error: LabError) -> Fault {
+    let number = match &error {
+        LabError::UnknownLab { name, .. } if name.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(name.clone())
+        }
+        _ => None,
+    };
+    let fault = Fault::from(error);
+    match number {
+        Some(name) => fault.with_help(format!(
+            "for a lab of {name} nodes that ends with the mesh give NODES:RATES, such as {name}:2x1gbit"
+        )),
+        None => fault,
+    }
+}
+
 /// Time that a lab may take to go once its processes are ended.
 const GOING: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_no_lab_is_told_to_be_one_without_rates() {
+        let help = |name: &str| {
+            let lab = LabError::UnknownLab { name: name.to_owned(), known: "none".to_owned() };
+            not_open(lab).help.unwrap()
+        };
+        assert!(help("8").ends_with("give NODES:RATES, such as 8:2x1gbit"), "{}", help("8"));
+        assert!(help("a8").contains("polyrail lab up a8"), "{}", help("a8"));
+    }
+}

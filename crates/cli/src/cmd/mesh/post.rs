@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use polyrail::{
-    Engine, OnEnd, Outcome, Peer, PreparedTransfer, RemoteRegion, Request, TransferError,
+    Engine, Explain, OnEnd, Outcome, Peer, PreparedTransfer, RemoteRegion, Request, TransferError,
 };
 
-use super::error::MeshError;
+use super::faults;
 use super::talk::{Side, begin, end, piece};
 use crate::cmd::bench::{Buffers, Layout, Store};
+use crate::fault::Fault;
 
 /// The sending side of a pair.
 pub(crate) struct Source {
@@ -53,14 +54,14 @@ impl Source {
         peer: Peer,
         buffers: Buffers,
         remote: &RemoteRegion,
-    ) -> Result<Self, MeshError> {
+    ) -> Result<Self, Fault> {
         let told = Arc::new(Told::default());
         let prepare = |slot: u64, with_word: bool| {
             let request = request(&peer, &buffers, remote, slot)?;
             let request = if with_word { request.notification(piece(pair)) } else { request };
             // The slot is all that tells transfers of a pair apart.
             let request = request.tell(Arc::clone(&told) as Arc<dyn OnEnd>, token(pair, slot));
-            engine.prepare(request).map_err(|source| MeshError::Post { pair: name.clone(), source })
+            engine.prepare(request).map_err(|source| faults::post(&name, &source))
         };
         let slots = 0..buffers.layout.slots;
         let measured = slots.clone().map(|slot| prepare(slot, true)).collect::<Result<_, _>>()?;
@@ -74,7 +75,7 @@ fn request(
     buffers: &Buffers,
     remote: &RemoteRegion,
     slot: u64,
-) -> Result<Request<polyrail::operation::Write>, MeshError> {
+) -> Result<Request<polyrail::operation::Write>, Fault> {
     let mut request = Request::write(peer);
     let places = |store| buffers.layout.pieces(slot).map(move |place| (store, place));
     for (store, place) in buffers.source.iter().flat_map(places) {
@@ -111,7 +112,7 @@ pub(crate) fn send(
     time: Duration,
     measured: bool,
     is_over: &dyn Fn() -> bool,
-) -> Result<Vec<Side>, MeshError> {
+) -> Result<Vec<Side>, Fault> {
     let (to, ends) = channel();
     let mut running = Vec::new();
     for source in sources {
@@ -133,14 +134,13 @@ pub(crate) fn send(
     while running.iter().any(|pair| pair.outstanding > 0) {
         let (token, result) = match ends.recv_timeout(LOOK) {
             Ok(end) => end,
-            Err(_) if is_over() => return Err(MeshError::Interrupted),
+            Err(_) if is_over() => return Err(Fault::interrupted()),
             Err(_) => continue,
         };
         let number = (token >> 32) as u32;
         let Some(pair) = running.iter_mut().find(|pair| pair.side.pair == number) else { continue };
         pair.outstanding -= 1;
-        let name = || pair.source.name.clone();
-        let outcome = result.map_err(|source| MeshError::Transfer { pair: name(), source })?;
+        let outcome = result.map_err(|source| failed(&pair.source.name, &source))?;
         pair.side.transfers += 1;
         pair.side.under_way_s += outcome.duration.as_secs_f64();
         if Instant::now() < deadline {
@@ -156,21 +156,24 @@ pub(crate) fn send(
 }
 
 impl Running<'_> {
-    fn post(&mut self, slot: u64, measured: bool) -> Result<(), MeshError> {
+    fn post(&mut self, slot: u64, measured: bool) -> Result<(), Fault> {
         let transfers = if measured { &self.source.measured } else { &self.source.silent };
         let posted = transfers[slot as usize].post();
-        let name = || self.source.name.clone();
-        posted.map_err(|source| MeshError::Post { pair: name(), source })?.detach();
+        posted.map_err(|source| faults::post(&self.source.name, &source))?.detach();
         self.outstanding += 1;
         Ok(())
     }
 }
 
+fn failed(pair: &str, source: &TransferError) -> Fault {
+    let text = format!("a transfer of {pair} failed: {source}");
+    Fault { help: source.help(), ..Fault::new(source.exit_code(), text) }
+}
+
 /// Its delivery is seen by what the receiver counts.
-fn say(engine: &Engine, source: &Source, bytes: &[u8]) -> Result<(), MeshError> {
+fn say(engine: &Engine, source: &Source, bytes: &[u8]) -> Result<(), Fault> {
     let posted = engine.notify(&source.peer, bytes);
-    let post = |error| MeshError::Post { pair: source.name.clone(), source: error };
-    posted.map_err(post)?.detach();
+    posted.map_err(|error| faults::post(&source.name, &error))?.detach();
     Ok(())
 }
 

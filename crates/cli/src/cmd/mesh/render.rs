@@ -5,58 +5,25 @@ use std::path::Path;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_memory};
 
-use super::error::MeshError;
 use super::report::{LayoutReport, MeshReport, PatternReport};
-use crate::files;
-use crate::stdout::{fitted, put, tell, wrapped_sentences};
-use crate::unwritten::Unwritten;
+use crate::fault::Fault;
+use crate::reports::{self, Form};
+use crate::stdout::{fitted, wrapped_sentences};
 
-/// Prints the text, or the JSON in its place, and writes the files. What can't be written keeps nobody from seeing the
-/// rest.
+/// Prints the text, and writes the page and the JSON.
 pub(crate) fn show(
     report: &MeshReport,
     json: Option<&Path>,
     html: Option<&Path>,
-) -> Result<(), MeshError> {
-    let mut text = text(report);
-    let document = document(report)?;
-    let mut written = Ok(());
-    if let Some(path) = html {
-        let title = format!("Mesh of {} nodes", report.nodes);
-        match write_file(path, &polyrail_analyze::page(&title, &document, PAGE)) {
-            Ok(()) => text += &format!("page: {}\n", path.display()),
-            failed => written = failed,
-        }
-    }
-    let for_programs = json == Some(Path::new("-"));
-    if let Some(path) = json.filter(|_| !for_programs) {
-        match write_file(path, &document) {
-            Ok(()) => text += &format!("JSON: {}\n", path.display()),
-            failed => written = written.and(failed),
-        }
-    }
-    if for_programs {
-        tell!("{}", text.trim_end());
-    }
-    let _ = put(if for_programs { &document } else { &text });
-    written
+) -> Result<(), Fault> {
+    let document = reports::json(report)?;
+    let title = format!("Mesh of {} nodes", report.nodes);
+    let page = polyrail_analyze::page(&title, &document, PAGE);
+    let page = Form { name: "page", path: html, text: page };
+    reports::show(text(report), &[page, Form { name: "JSON", path: json, text: document }])
 }
 
 const PAGE: &str = include_str!("page.js");
-
-/// Writes the JSON, if it goes to a file.
-pub(crate) fn save(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshError> {
-    match json.filter(|path| *path != Path::new("-")) {
-        Some(path) => write_file(path, &document(report)?),
-        None => Ok(()),
-    }
-}
-
-fn document(report: &MeshReport) -> Result<String, MeshError> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|error| MeshError::system("writing the report", error.into()))?;
-    Ok(text + "\n")
-}
 
 fn text(report: &MeshReport) -> String {
     let mut text = String::new();
@@ -87,9 +54,9 @@ fn text(report: &MeshReport) -> String {
         text,
         "\nverified: {} compared byte by byte, none wrong; {:.0} s in all",
         show_memory(bytes),
-        report.elapsed_s
+        report.head.elapsed_s
     );
-    for note in &report.notes {
+    for note in &report.head.notes {
         let _ = writeln!(text, "{}", wrapped_sentences(&format!("note: {note}")));
     }
     text
@@ -243,8 +210,3 @@ fn cpus(pattern: &PatternReport) -> Table {
 
 /// Of each machine; the JSON has all.
 const CPUS_SHOWN: usize = 8;
-
-/// Writes a file whole.
-fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
-    Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
-}

@@ -2,24 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_report::{Host, Spread, Tool, median};
+use polyrail_report::{Host, RunHead, Spread, median};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Machine, RailCount};
-use super::error::MeshError;
+use super::faults;
 use super::plan::{Grid, Layout, Pair, Pattern};
 use super::talk::{About, Done, Side};
+use crate::fault::Fault;
 
 /// Raised when a field changes its meaning or goes away.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MeshReport {
-    pub(crate) schema_version: u32,
-    pub(crate) tool: Tool,
-    pub(crate) arguments: Vec<String>,
-    pub(crate) started_unix_ms: u64,
-    pub(crate) elapsed_s: f64,
+    #[serde(flatten)]
+    pub(crate) head: RunHead,
     /// The lab, where it ran in one.
     pub(crate) lab: Option<String>,
     pub(crate) nodes: usize,
@@ -35,8 +33,6 @@ pub(crate) struct MeshReport {
     pub(crate) layouts: Vec<LayoutReport>,
     /// What the figures come to, in sentences.
     pub(crate) conclusions: Vec<String>,
-    pub(crate) notes: Vec<String>,
-    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -190,7 +186,7 @@ impl Tally {
         round: usize,
         step: &[Pair],
         done: &BTreeMap<usize, Done>,
-    ) -> Result<(), MeshError> {
+    ) -> Result<(), Fault> {
         let sides = |of: fn(&Done) -> &Vec<Side>| -> BTreeMap<u32, Side> {
             done.values().flat_map(of).map(|side| (side.pair, *side)).collect()
         };
@@ -206,7 +202,7 @@ impl Tally {
             else {
                 let of = |endpoint| self.grid.endpoint_name(endpoint);
                 let pair = format!("{} to {}", of(pair.from), of(pair.to));
-                return Err(MeshError::Lost { pair, announced, arrived });
+                return Err(faults::lost(&pair, announced, arrived));
             };
             let (bytes, seconds) = (announced * self.size, sender.seconds.max(receiver.seconds));
             longest = longest.max(seconds);

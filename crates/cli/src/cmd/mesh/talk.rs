@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::counters::{Machine, RailCount};
-use super::error::MeshError;
+use super::faults;
 use super::plan::Grid;
+use crate::fault::Fault;
 
 /// Raised when a message changes.
 pub(crate) const VERSION: u32 = 1;
@@ -76,7 +77,7 @@ pub(crate) enum Answer {
     Ready,
     Done(Box<Done>),
     Verified { bytes: u64 },
-    Failed { message: String, help: Option<String>, code: u8 },
+    Failed(Fault),
 }
 
 /// Who a worker is.
@@ -158,7 +159,7 @@ pub(crate) struct Heard {
     pub(crate) regions: BTreeMap<u32, Vec<u8>>,
     pub(crate) arrivals: BTreeMap<u32, Arrival>,
     /// Somebody who speaks another version.
-    pub(crate) stranger: Option<MeshError>,
+    pub(crate) stranger: Option<Fault>,
 }
 
 /// Sorts what the others say; one thread takes it from the engine, so that it is timed as it comes.
@@ -174,7 +175,7 @@ struct Shared {
 }
 
 impl Inbox {
-    pub(crate) fn start(engine: &Engine, here: String, workers: usize) -> Result<Self, MeshError> {
+    pub(crate) fn start(engine: &Engine, here: String, workers: usize) -> Result<Self, Fault> {
         let shared = Arc::new(Shared {
             heard: Mutex::default(),
             changed: Condvar::new(),
@@ -188,7 +189,7 @@ impl Inbox {
                 }
             }
         };
-        let failed = |source| MeshError::system("starting a thread for notifications", source);
+        let failed = |source| Fault::system("starting a thread for notifications", source);
         let thread = thread::Builder::new().spawn(listen).map_err(failed)?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -279,25 +280,15 @@ pub(crate) fn write(from: usize, said: &Said) -> Vec<u8> {
     serde_json::to_vec(&Envelope { mesh: VERSION, from, said }).unwrap_or_default()
 }
 
-fn read(data: &[u8], peer: &Peer, here: &str, workers: usize) -> Result<(usize, Said), MeshError> {
-    let stranger = |theirs: String| MeshError::Version {
-        who: peer.name().to_owned(),
-        theirs,
-        here: here.to_owned(),
-        ours: VERSION,
-    };
-    let envelope: Envelope =
-        serde_json::from_slice(data).map_err(|_| stranger("unknown".into()))?;
+fn read(data: &[u8], peer: &Peer, here: &str, workers: usize) -> Result<(usize, Said), Fault> {
+    let stranger = |theirs: &str| faults::version(peer.name(), theirs, here, VERSION);
+    let envelope: Envelope = serde_json::from_slice(data).map_err(|_| stranger("unknown"))?;
     if envelope.mesh != VERSION || envelope.from >= workers {
-        return Err(stranger(envelope.mesh.to_string()));
+        return Err(stranger(&envelope.mesh.to_string()));
     }
     match serde_json::from_value(envelope.said) {
         Ok(said) => Ok((envelope.from, said)),
-        Err(error) => Err(MeshError::Protocol {
-            who: peer.name().to_owned(),
-            order: "a word",
-            answer: error.to_string().chars().take(80).collect(),
-        }),
+        Err(error) => Err(faults::protocol(peer.name(), "a word", &error.to_string())),
     }
 }
 

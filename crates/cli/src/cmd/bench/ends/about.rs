@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use polyrail::{Config, Engine};
 use polyrail_host::CpuSet;
-use polyrail_report::{PlacedThread, Setting, Tool};
+use polyrail_report::{PlacedThread, Setting};
 
 /// The settings as reports carry them.
 pub(crate) fn settings(config: &Config) -> BTreeMap<String, Setting> {
@@ -13,10 +13,6 @@ pub(crate) fn settings(config: &Config) -> BTreeMap<String, Setting> {
         (row.name.to_owned(), Setting { value, origin: row.origin.to_string() })
     });
     rows.collect()
-}
-
-pub(crate) fn tool() -> Tool {
-    Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() }
 }
 
 /// Where the engine's progress threads run.

@@ -8,18 +8,16 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine, Peer};
 use polyrail_lab::Rate;
-use polyrail_report::{
-    BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit, without_invitation,
-};
+use polyrail_report::{BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
 use polyrail_sample::Attached;
 use polyrail_sys::interfaces::CongestionControls;
 
-use super::about::{settings, threads, tool};
+use super::about::{settings, threads};
 use super::intervals::Intervals;
 use super::line::{line, line_there};
 use super::measure::Bench;
 use super::protection::Connected;
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
@@ -28,8 +26,10 @@ use crate::cmd::bench::talk::{
     About, Answer, Ask, BUSY, CONTROL_VERSION, Link, Silent, unexpected,
 };
 use crate::cmd::bench::trial::{Watch, attach, rails_down};
+use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
+use crate::reports;
 use crate::stdout::put;
 
 /// Measures against the server at `address` and reports; returns the exit code.
@@ -39,7 +39,7 @@ pub(crate) fn run(
     bank: Bank,
     server: &Server,
     placed: &Placed,
-) -> Result<u8, BenchError> {
+) -> Result<u8, Fault> {
     let interrupt = Interrupt::install(AtOnce::Second)?;
     if args.inside_lab.is_some() {
         interrupt.raise_when_stdin_ends()?;
@@ -75,19 +75,19 @@ pub(crate) fn run(
     );
     // The measurements are valid even if sampling failed.
     match attached.map(Attached::stop).transpose() {
-        Ok(Some(cost)) => report.notes.push(format!(
+        Ok(Some(cost)) => report.head.notes.push(format!(
             "sampling took {:.2} % of a CPU, which is in the CPU time of this process",
             cost.cpu_percent
         )),
         Ok(None) => {}
         Err(error) => end = end.and(Err(error.into())),
     }
-    report.elapsed_s = started.elapsed().as_secs_f64();
+    report.head.elapsed_s = started.elapsed().as_secs_f64();
     let largest = report.results.iter().max_by_key(|result| result.size_bytes);
     report.limit = largest.map(|result| result.limit.clone());
-    report.notes.extend(remarks(&report));
-    report.interrupted = matches!(end, Err(BenchError::Interrupted));
-    report.error = end.as_ref().err().map(ToString::to_string);
+    report.head.notes.extend(remarks(&report));
+    report.interrupted = matches!(&end, Err(fault) if fault.is_interrupted());
+    report.head.error = end.as_ref().err().map(ToString::to_string);
     // Whoever has no room for the file sees the figures at least.
     let saved = output.save(&report);
     let printed = match schedule.dry_run {
@@ -110,7 +110,7 @@ fn measure(
     interval: Option<Duration>,
     output: &Output,
     report: &mut BenchReport,
-) -> Result<(), BenchError> {
+) -> Result<(), Fault> {
     let mut ending = EndTogether(vec![engine.clone()]);
     let progress = Progress::new();
     progress.say(format!("connecting to {}", server.addresses[0]));
@@ -144,8 +144,8 @@ fn measure(
     let opened = Other::open_all(schedule, &link)?;
     ending.0.extend(opened.iter().map(|other| other.engine().clone()));
     let connect = |other| Other::connect(other, interrupt);
-    let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, BenchError>>()?;
-    report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
+    let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, Fault>>()?;
+    report.head.notes.extend(notes(schedule, same_host, !bank.is_host() || there.pci.is_some()));
     let bench = Bench {
         schedule,
         link: &link,
@@ -165,12 +165,12 @@ fn measure(
         same_host,
         peer_on_host: there.pci.is_none(),
     };
-    progress.plan_time(bench.planned());
-    let mut end = interrupt.check().map_err(BenchError::from);
+    progress.plan(schedule.sizes.iter().map(|size| bench.work(*size)).sum());
+    let mut end = interrupt.check();
     if schedule.dry_run {
         progress.clear();
         let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
-        let paths: Result<Vec<_>, BenchError> = schedule.sizes.iter().map(explain).collect();
+        let paths: Result<Vec<_>, Fault> = schedule.sizes.iter().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
         let _ = put(&explanation(paths.iter().map(|(size, path)| (*size, path))));
         others.iter().map(|(_, link)| link).chain([&link]).for_each(say_good_bye);
@@ -180,7 +180,7 @@ fn measure(
     let start = |every| Intervals::start(&engine, every, progress.beside());
     let intervals = interval.map(start).transpose()?;
     for &size in &schedule.sizes {
-        let (result, ended) = bench.measure(size, &mut report.notes);
+        let (result, ended) = bench.measure(size, &mut report.head.notes);
         report.results.extend(result);
         output.save(report)?;
         end = ended;
@@ -192,7 +192,7 @@ fn measure(
     // What shared memory or a single copy moves, no control of flows slows.
     let by_flows = |result: &BenchResult| result.path.as_ref().is_none_or(|path| path.taken == TCP);
     if same_host && engine.config().congestion == "auto" && report.results.iter().any(by_flows) {
-        report.notes.extend(note_of_congestion(&engine));
+        report.head.notes.extend(note_of_congestion(&engine));
     }
     if let Some(placement) = &mut report.placement {
         placement.threads = threads(&engine, false);
@@ -227,14 +227,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         rails_bits_per_s: rates.iter().map(|rate| rate.bits_per_second()).collect(),
     });
     BenchReport {
-        schema_version: SCHEMA_VERSION,
-        tool: tool(),
-        arguments: std::env::args_os()
-            .skip(1)
-            .map(|argument| without_invitation(&argument.to_string_lossy()))
-            .collect(),
-        started_unix_ms: crate::host::unix_ms(),
-        elapsed_s: 0.0,
+        head: reports::begin(SCHEMA_VERSION),
         host: crate::host::describe(),
         peer: None,
         config: BTreeMap::from_iter(settings(config)),
@@ -245,13 +238,11 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         results: Vec::new(),
         limit: None,
         samples_file: None,
-        notes: Vec::new(),
         interrupted: false,
-        error: None,
     }
 }
 
-fn hello(link: &Link<'_>) -> Result<About, BenchError> {
+fn hello(link: &Link<'_>) -> Result<About, Fault> {
     let ask = Ask::Hello { control_version: CONTROL_VERSION };
     let begin = Instant::now();
     loop {
@@ -259,9 +250,7 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
             Ok(Answer::Hello(about)) => return Ok(*about),
             Ok(other) => return Err(unexpected(&ask, &other)),
             // A client that was killed counts until the server's engine notices.
-            Err(BenchError::Remote { message, .. })
-                if message == BUSY && begin.elapsed() < NOTICED_WITHIN =>
-            {
+            Err(fault) if fault.message.ends_with(BUSY) && begin.elapsed() < NOTICED_WITHIN => {
                 thread::sleep(ASK_AGAIN);
             }
             Err(error) => return Err(error),
@@ -271,7 +260,7 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
 
 /// Waits until all flows are up, so that no rail joins in the middle of the first measurement. A rail that is down
 /// holds the run up for no longer than [`FLOWS_WITHIN`].
-fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), BenchError> {
+fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), Fault> {
     let begin = Instant::now();
     while !peer.flows().are_all_up() && peer.lost().is_none() && begin.elapsed() < FLOWS_WITHIN {
         interrupt.check()?;
@@ -300,12 +289,12 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Each end that is `on_host` takes its memory from this machine.
-fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
+fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), Fault> {
     let ends = on_host.into_iter().filter(|is| *is).count() as u64;
     let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
     match crate::host::available_memory() {
         Some(available) if needed_bytes > available.bytes => {
-            Err(BenchError::Memory { needed_bytes, available })
+            Err(faults::memory(needed_bytes, available))
         }
         _ => Ok(()),
     }
@@ -348,9 +337,6 @@ fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> 
     }
     if wants(schedule, Against::Raw) && on_devices {
         notes.push("the plain sockets move memory of the host at both ends".into());
-    }
-    if cfg!(debug_assertions) {
-        notes.push("this is a debug build: take no figures from it".into());
     }
     if !same_host {
         notes.push("CPU times are those of both machines' processes together".into());

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use polyrail::{Engine, Totals};
+use polyrail_report::exit;
 
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 
 /// Time since the client being served last asked for something or moved payload.
 pub(super) struct Idle(Mutex<State>);
@@ -39,10 +40,16 @@ impl Idle {
         other_waits: bool,
         own: &Engine,
         others: &[Weak<Engine>],
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         let mut state = self.0.lock();
         let waited = state.since.elapsed();
-        let refused = |most| if waited > most { Err(BenchError::Mute { waited }) } else { Ok(()) };
+        let refused = |most| match waited > most {
+            true => {
+                let text = format!("it asked nothing for {} s", waited.as_secs());
+                Err(Fault::new(exit::PEER, text))
+            }
+            false => Ok(()),
+        };
         if !state.has_asked {
             return refused(FIRST_QUESTION);
         }

@@ -11,9 +11,9 @@ use polyrail_lab::{Rate, Side};
 use polyrail_report::exit;
 
 use super::spawn::Served;
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{MemoryKind, Placed};
 use crate::crew::{Output, Worker};
+use crate::fault::Fault;
 use crate::own_labs;
 use crate::signals;
 
@@ -23,11 +23,10 @@ pub(crate) fn run_in_lab(
     config: &Config,
     placed: &Placed,
     peer_memory: MemoryKind,
-) -> Result<u8, BenchError> {
-    let asked =
-        signals::caught().map_err(|source| BenchError::system("catching signals", source))?;
+) -> Result<u8, Fault> {
+    let asked = signals::caught().map_err(|source| Fault::system("catching signals", source))?;
     let program =
-        env::current_exe().map_err(|source| BenchError::system("finding this program", source))?;
+        env::current_exe().map_err(|source| Fault::system("finding this program", source))?;
 
     let lab = own_labs::up("bench", None, rates)?;
     let mut server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
@@ -38,7 +37,7 @@ pub(crate) fn run_in_lab(
         .arg(server.server.addresses[0].to_string());
     let client = Worker::start(client, Stdio::piped(), [Output::Ours; 2]);
     let status = client.and_then(|client| wait(client, &asked));
-    let status = status.map_err(|source| BenchError::system("running the client", source))?;
+    let status = status.map_err(|source| Fault::system("running the client", source))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     // Without a code a signal ended it.
     let code = code.unwrap_or(exit::INTERRUPTED);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use polyrail::{Engine, Stats};
 use polyrail_report::show_gb_per_s;
 
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 use crate::progress::Beside;
 
 /// Prints the lines until it is dropped.
@@ -26,16 +26,12 @@ struct Moved {
 }
 
 impl Intervals {
-    pub(super) fn start(
-        engine: &Engine,
-        every: Duration,
-        beside: Beside,
-    ) -> Result<Self, BenchError> {
+    pub(super) fn start(engine: &Engine, every: Duration, beside: Beside) -> Result<Self, Fault> {
         let (stop, stopped) = channel();
         let engine = engine.clone();
         let thread = thread::Builder::new().name("intervals".into());
         let thread = thread.spawn(move || follow(&engine, every, &beside, &stopped));
-        let thread = thread.map_err(|source| BenchError::system("starting a thread", source))?;
+        let thread = thread.map_err(|source| Fault::system("starting a thread", source))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }

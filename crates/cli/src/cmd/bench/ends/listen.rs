@@ -8,9 +8,9 @@ use polyrail::{Config, Engine, LeftOut, LostReason};
 use polyrail_report::exit;
 
 use super::serve::serve;
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::Server;
+use crate::fault::{Cause, Fault};
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::stdout::{say, tell};
 
@@ -24,7 +24,7 @@ pub(crate) fn listen(
     bank: Bank,
     wanted: &[SocketAddr],
     threads: &str,
-) -> Result<u8, BenchError> {
+) -> Result<u8, Fault> {
     let interrupt = Interrupt::install(AtOnce::Second)?;
     let engine = Engine::builder().config(config).build()?;
     tell!("threads: {threads}");
@@ -33,8 +33,11 @@ pub(crate) fn listen(
     if served.is_empty() && !missing.is_empty() {
         let rails: Vec<String> = addresses.iter().map(|rail| rail.ip().to_string()).collect();
         let left_out = left_out(&engine);
-        let missing = missing.join(", ");
-        return Err(BenchError::NotARail { missing, rails: rails.join(", "), left_out });
+        let (missing, rails) = (missing.join(", "), rails.join(", "));
+        let text =
+            format!("listening address {missing} is on none of the rails: {rails}{left_out}");
+        let help = "give --rails the address, or listen on one of these";
+        return Err(Fault::environment(text).with_help(help));
     }
     if !missing.is_empty() {
         tell!("not listening on {}, which is on none of the rails", missing.join(", "));
@@ -74,15 +77,17 @@ pub(crate) fn listen(
                 tell!("served {}", peer.name());
                 silent.iter().for_each(|line| tell!("rails: {line}"));
             }
-            // What hosts it serves nobody any more.
-            Err(error @ BenchError::Gone { why: LostReason::Plugin { .. }, .. }) => {
-                lost.replace(Some(error));
-                return false;
-            }
-            Err(BenchError::Gone { why, .. }) => {
-                tell!("served {}, which went away before it was done: {why}", peer.name());
-            }
-            Err(error) => tell!("served {}, which ended early: {error}", peer.name()),
+            // A rail that a plugin hosts can serve no other client.
+            Err(fault) => match &fault.cause {
+                Cause::Gone(why) if matches!(**why, LostReason::Plugin { .. }) => {
+                    lost.replace(Some(fault));
+                    return false;
+                }
+                Cause::Gone(why) => {
+                    tell!("served {}, which went away before it was done: {why}", peer.name());
+                }
+                _ => tell!("served {}, which ended early: {fault}", peer.name()),
+            },
         }
         true
     });

@@ -7,7 +7,6 @@ use polyrail_report::{
     AgainstSample, BenchResult, Histogram, PathTaken, PayloadProtection, show_gb_per_s, show_size,
 };
 
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::judge::{CopyRate, CopyRates, Deeper, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
@@ -17,6 +16,7 @@ use crate::cmd::bench::rivals::{
 };
 use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
@@ -84,7 +84,7 @@ impl Bench<'_> {
         &self,
         size: u64,
         notes: &mut Vec<String>,
-    ) -> (Option<BenchResult>, Result<(), BenchError>) {
+    ) -> (Option<BenchResult>, Result<(), Fault>) {
         let mut rounds = Rounds::default();
         let mut raw_facts = None;
         let mut end = self.rounds(size, &mut rounds, &mut raw_facts);
@@ -94,11 +94,10 @@ impl Bench<'_> {
         let mut yardsticks = Yardsticks::default();
         if end.is_ok() {
             end = self.yardsticks(size, &rounds, notes).map(|found| yardsticks = found);
-            self.progress.spend(self.yardsticks_time(size));
         }
         let (mut result, causes) = self.result(size, rounds, raw_facts, &yardsticks);
         if end.is_ok() && self.schedule.why && yardsticks.starved.is_some() {
-            self.progress.spend(self.why_time(size));
+            self.progress.did(self.why_work(size));
             let size = show_size(size);
             notes.push(format!("--why at {size} tried nothing: no change shows where a program gets so little CPU time"));
         } else if end.is_ok() && self.schedule.why {
@@ -107,22 +106,32 @@ impl Bench<'_> {
         (Some(result), end)
     }
 
+    /// The work of a size for the progress: a turn of each contender in each round is 1, as is its warming up.
+    pub(crate) fn work(&self, size: u64) -> f64 {
+        let schedule = self.schedule;
+        let wants = |who| schedule.against.contains(&who);
+        let modes = if wants(Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
+        let baselines = [Against::Raw, Against::Cuda].into_iter().filter(|who| wants(*who)).count();
+        let contenders = 1 + self.others.len() + baselines + modes;
+        contenders as f64 * f64::from(schedule.rounds + 1) + self.why_work(size)
+    }
+
     fn rounds(
         &self,
         size: u64,
         rounds: &mut Rounds,
         raw_facts: &mut Option<RawFacts>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         let schedule = self.schedule;
         let name = show_size(size);
         self.progress.say(format!("{name} {}: warming up", schedule.op.name()));
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         let count = self.transfers(&trial)?;
-        self.progress.spend(self.pace(size, None).warmup);
+        self.progress.did(1.0);
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
-            rivals.push((rival, self.turns(size, Some(&kind))));
+            rivals.push(rival);
             rounds.standings.push(Standing { kind, turns: Vec::new() });
         }
         let mut raw = None;
@@ -131,14 +140,13 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, self.interrupt, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
-            self.progress.spend(self.pace(size, None).warmup);
+            self.progress.did(1.0);
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
-            raw = Some((client, pieces, self.turns(size, None)));
+            raw = Some((client, pieces));
         }
 
-        let mut turns = self.turns(size, None);
         for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
             // A first figure long before the table.
@@ -147,32 +155,35 @@ impl Bench<'_> {
                 before.map_or(String::new(), |rate| format!(" after {} GB/s", show_gb_per_s(rate)));
             let op = schedule.op.name();
             self.progress.say(format!("{name} {op}: round {}{before}", round + 1));
-            let taken = turns.take(|| trial.sample(schedule.verify, count, round))?;
-            if let Some((client, pieces, turns)) = &mut raw {
-                rounds.raw.push(turns.take(|| client.round(*pieces))?);
+            let taken = trial.sample(schedule.verify, count, round)?;
+            self.progress.did(1.0);
+            if let Some((client, pieces)) = &mut raw {
+                rounds.raw.push(client.round(*pieces)?);
+                self.progress.did(1.0);
             }
-            for ((rival, turns), standing) in rivals.iter_mut().zip(&mut rounds.standings) {
+            for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
                 let kind = &standing.kind;
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
-                standing.turns.push(turns.take(|| rival.turn(round))?);
+                standing.turns.push(rival.turn(round)?);
+                self.progress.did(1.0);
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
         }
 
-        if let Some((client, ..)) = raw {
+        if let Some((client, _)) = raw {
             client.verify()?;
             client.close()?;
         }
-        for (rival, _) in rivals {
+        for rival in rivals {
             rival.finish()?;
         }
         trial.tear_down()
     }
 
     /// How a transfer of this size would go, without moving any.
-    pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
+    pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, Fault> {
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         trial.tear_down()?;
@@ -185,7 +196,7 @@ impl Bench<'_> {
         size: u64,
         trial: &Trial<'_>,
         transfers: u64,
-    ) -> Result<Vec<NamedRival<'l>>, BenchError> {
+    ) -> Result<Vec<NamedRival<'l>>, Fault> {
         let schedule = self.schedule;
         let mut rivals: Vec<NamedRival<'l>> = Vec::new();
         for (kind, link) in self.others {
@@ -197,7 +208,7 @@ impl Bench<'_> {
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
-            self.progress.spend(self.pace(size, Some(kind)).warmup);
+            self.progress.did(1.0);
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -208,7 +219,7 @@ impl Bench<'_> {
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
             let kind = RivalKind::Baseline("cuda".into());
-            self.progress.spend(self.pace(size, Some(&kind)).warmup);
+            self.progress.did(1.0);
             rivals.push((kind, Box::new(rival)));
         }
         if schedule.against.contains(&Against::Nccl) {
@@ -226,7 +237,7 @@ impl Bench<'_> {
                     self.interrupt,
                 )?;
                 let kind = RivalKind::Baseline(mode.name());
-                self.progress.spend(self.pace(size, Some(&kind)).warmup);
+                self.progress.did(1.0);
                 rivals.push((kind, Box::new(rival)));
             }
         }
@@ -239,19 +250,19 @@ impl Bench<'_> {
         schedule: &Schedule,
         size: u64,
         watch: Option<&'l Watch>,
-    ) -> Result<Trial<'l>, BenchError> {
+    ) -> Result<Trial<'l>, Fault> {
         Trial::set_up(link, self.bank, schedule, size, self.seed, self.interrupt, watch)
     }
 
     /// Warms up, and says how many transfers make a sample.
-    fn transfers(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+    fn transfers(&self, trial: &Trial<'_>) -> Result<u64, Fault> {
         let schedule = self.schedule;
         let fitting = trial.warm_up(schedule.warmup, schedule.time / schedule.rounds)?;
         Ok(schedule.iters.unwrap_or(fitting))
     }
 
     /// The engine's flows, chunks, congestion control and buffers.
-    fn raw_spec(&self, size: u64) -> Result<RawSpec, BenchError> {
+    fn raw_spec(&self, size: u64) -> Result<RawSpec, Fault> {
         let schedule = self.schedule;
         let config = self.link.engine.config();
         let stats = self.link.engine.stats();

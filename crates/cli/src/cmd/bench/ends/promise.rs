@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use polyrail_host::Sysroot;
 use rustix::param::page_size;
 
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
+use crate::fault::Fault;
 use crate::host::available_memory;
 
 /// The bytes that all measurements of this process were promised.
@@ -19,7 +20,7 @@ pub(super) struct Promise(u64);
 
 impl Promise {
     /// Refuses more memory than this host, or a control group, has beside what was promised already.
-    pub(super) fn of(bytes: u64) -> Result<Self, BenchError> {
+    pub(super) fn of(bytes: u64) -> Result<Self, Fault> {
         static BEFORE: OnceLock<u64> = OnceLock::new();
         let mut promised = PROMISED.lock();
         let resident = resident();
@@ -28,7 +29,7 @@ impl Promise {
         if let Some(available) =
             available.filter(|one| !has_room(bytes, *promised, used, one.bytes))
         {
-            return Err(BenchError::Memory { needed_bytes: bytes, available });
+            return Err(faults::memory(bytes, available));
         }
         *promised = promised.saturating_add(bytes);
         Ok(Self(bytes))
@@ -73,7 +74,7 @@ mod tests {
         // Other tests take memory meanwhile.
         let most = Promise::of(available / 8 * 5).unwrap();
         let error = Promise::of(available / 8 * 5).unwrap_err();
-        assert!(matches!(error, BenchError::Memory { .. }), "{error}");
+        assert!(error.message.contains(" of memory; allowed: "), "{error}");
         drop(most);
         drop(Promise::of(available / 8 * 5).unwrap());
     }

@@ -9,11 +9,11 @@ use polyrail_report::{PeerSample, exit};
 
 use polyrail_profiler::drive::Ran;
 
-use super::about::{settings, threads, tool};
+use super::about::{settings, threads};
 use super::idle::Idle;
 use super::line::line;
 use super::promise::Promise;
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::judge::silent_rails;
 use crate::cmd::bench::memory::{Bank, Buffers};
 use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
@@ -22,7 +22,9 @@ use crate::cmd::bench::talk::{
     About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, Silent, process,
 };
 use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, rails_down, regions_of};
+use crate::fault::{Cause, Fault};
 use crate::interrupt::Interrupt;
+use crate::reports;
 
 /// Serves clients until `stop` is raised; after each one `served` hears how it went, and its `false`
 /// ends the service too.
@@ -30,7 +32,7 @@ pub(crate) fn serve(
     engine: &Engine,
     bank: &Arc<Bank>,
     stop: &Interrupt,
-    served: impl Fn(&Peer, Result<Vec<String>, BenchError>) -> bool,
+    served: impl Fn(&Peer, Result<Vec<String>, Fault>) -> bool,
 ) {
     serve_on(engine, bank, (stop, false), served);
 }
@@ -40,7 +42,7 @@ fn serve_on(
     engine: &Engine,
     bank: &Arc<Bank>,
     (stop, is_opened): (&Interrupt, bool),
-    served: impl Fn(&Peer, Result<Vec<String>, BenchError>) -> bool,
+    served: impl Fn(&Peer, Result<Vec<String>, Fault>) -> bool,
 ) {
     while !stop.is_raised() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
@@ -62,7 +64,7 @@ fn serve_one(
     bank: &Arc<Bank>,
     peer: &Peer,
     (stop, is_opened): (&Interrupt, bool),
-) -> Result<Vec<String>, BenchError> {
+) -> Result<Vec<String>, Fault> {
     let link = Link::new(engine, peer.clone(), stop.clone());
     let mut session = Session::new(&link, bank, stop, Idle::new(is_opened));
     while let Some(ask) = session.next_ask()? {
@@ -78,7 +80,7 @@ fn serve_one(
             }
             Ask::Begin { transfers } => session.sample(transfers)?,
             other => {
-                let answer = session.handle(other).unwrap_or_else(|error| failed(&error));
+                let answer = session.handle(other).unwrap_or_else(Answer::Failed);
                 link.answer(&answer)?;
             }
         }
@@ -102,7 +104,7 @@ struct Session<'l> {
     idle: Idle,
     prepared: Option<Prepared<'l>>,
     /// The sample under way, or how it failed.
-    sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
+    sample: Option<(Snapshot, Result<Option<Ran>, Fault>)>,
     raw: Option<(RawServer, Promise)>,
     /// While the client samples.
     watch: Option<Watch>,
@@ -142,7 +144,7 @@ impl<'l> Session<'l> {
     }
 
     /// The next question, or `None` when the service is to end.
-    fn next_ask(&self) -> Result<Option<Ask>, BenchError> {
+    fn next_ask(&self) -> Result<Option<Ask>, Fault> {
         let mut heard = Instant::now();
         loop {
             if let Some(bytes) = self.link.next(SLICE) {
@@ -155,8 +157,7 @@ impl<'l> Session<'l> {
                 return Ok(None);
             }
             if let Some(why) = self.link.peer.lost() {
-                let peer = self.link.peer.name().to_owned();
-                return Err(BenchError::Gone { peer, why });
+                return Err(faults::gone(self.link.peer.name(), why));
             }
             self.check_idle()?;
             if heard.elapsed() > KEEP_ALIVE {
@@ -168,7 +169,7 @@ impl<'l> Session<'l> {
     }
 
     /// Refuses a client that keeps its turn without need. A round of the baseline has limits of its own.
-    fn check_idle(&self) -> Result<(), BenchError> {
+    fn check_idle(&self) -> Result<(), Fault> {
         if self.raw.as_ref().is_some_and(|(raw, _)| raw.is_in_round()) {
             return Ok(());
         }
@@ -183,7 +184,7 @@ impl<'l> Session<'l> {
         while !self.stop.is_raised() && Instant::now() < until && gone.wait(SLICE).is_none() {}
     }
 
-    fn handle(&mut self, ask: Ask) -> Result<Answer, BenchError> {
+    fn handle(&mut self, ask: Ask) -> Result<Answer, Fault> {
         match ask {
             Ask::Hello { control_version } => self.hello(control_version),
             Ask::OpenRail { rail } => self.open(lone_rail_config(self.link.engine, &rail)?),
@@ -198,7 +199,9 @@ impl<'l> Session<'l> {
             Ask::Verify { mode, slots, round } => {
                 match self.prepared()?.buffers.verify(mode, slots, round) {
                     Ok(bytes) => Ok(Answer::Verified { bytes }),
-                    Err(BenchError::Mismatch(mismatch)) => Ok(Answer::Mismatch(mismatch)),
+                    Err(Fault { cause: Cause::Mismatch(mismatch), .. }) => {
+                        Ok(Answer::Mismatch(mismatch))
+                    }
                     Err(error) => Err(error),
                 }
             }
@@ -239,15 +242,14 @@ impl<'l> Session<'l> {
         }
     }
 
-    fn hello(&self, theirs: u32) -> Result<Answer, BenchError> {
+    fn hello(&self, theirs: u32) -> Result<Answer, Fault> {
         if theirs != CONTROL_VERSION {
-            let message = format!("its bench speaks version {CONTROL_VERSION}, this one {theirs}");
-            let help = Some("use the same version of polyrail at both ends".into());
-            return Err(BenchError::Remote { message, help, code: exit::PEER });
+            let text = format!("its bench speaks version {CONTROL_VERSION}, this one {theirs}");
+            return Err(Fault::new(exit::PEER, text).with_help(SAME_VERSION));
         }
         Ok(Answer::Hello(Box::new(About {
             control_version: CONTROL_VERSION,
-            tool: tool(),
+            tool: reports::tool(),
             host: crate::host::describe(),
             config: settings(self.link.engine.config()),
             memory: self.bank.place(),
@@ -256,27 +258,27 @@ impl<'l> Session<'l> {
     }
 
     /// Another engine, which serves the same client.
-    fn open(&mut self, config: Config) -> Result<Answer, BenchError> {
+    fn open(&mut self, config: Config) -> Result<Answer, Fault> {
         if self.others.threads.len() >= OTHERS_MAX {
             let allowed = format!("0 to {OTHERS_MAX}");
-            return Err(BenchError::usage("engines", OTHERS_MAX + 1, "are too many", allowed));
+            return Err(Fault::usage("engines", OTHERS_MAX + 1, "are too many", allowed));
         }
         let engine = Arc::new(Engine::builder().config(config).build()?);
         let Some(&address) = engine.addresses().first() else {
-            return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
+            return Err(faults::protocol("open", "no address".into()));
         };
         let invitation = engine.invitation().to_string();
         let (done, bank) = (self.others.done.clone(), Arc::clone(self.bank));
         let weak = Arc::downgrade(&engine);
         let serve = move || serve_on(&engine, &bank, (&done, true), |_, _| false);
         let thread = thread::Builder::new().spawn(serve);
-        let failed = |source| BenchError::system("starting the thread of an engine", source);
+        let failed = |source| Fault::system("starting the thread of an engine", source);
         self.others.threads.push(thread.map_err(failed)?);
         self.others.engines.push(weak);
         Ok(Answer::Opened { address, invitation })
     }
 
-    fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, BenchError> {
+    fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, Fault> {
         set_up.check()?;
         // Free the old memory first, so that both never exist at once.
         self.prepared = None;
@@ -297,7 +299,7 @@ impl<'l> Session<'l> {
     ///
     /// What goes wrong in it is told when the client asks for the count, since the client listens
     /// to nothing before.
-    fn sample(&mut self, transfers: u64) -> Result<(), BenchError> {
+    fn sample(&mut self, transfers: u64) -> Result<(), Fault> {
         let before = Snapshot::begin(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
         // While its own part goes on, it does not look whether the client has finished.
@@ -305,7 +307,7 @@ impl<'l> Session<'l> {
         let is_held = || idle.check(link.is_awaited(), link.engine, others).is_err();
         let is_over = |is_idle: bool| stop.is_raised() || is_idle && (link.has_news() || is_held());
         let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
-            None => return link.answer(&failed(&not_set_up())),
+            None => return link.answer(&Answer::Failed(not_set_up())),
             Some(Part::Stream(work)) => {
                 let started = work.start(transfers);
                 link.answer(&Answer::Done)?;
@@ -321,7 +323,7 @@ impl<'l> Session<'l> {
         Ok(())
     }
 
-    fn count(&mut self) -> Result<Answer, BenchError> {
+    fn count(&mut self) -> Result<Answer, Fault> {
         let (before, result) = self.sample.take().ok_or_else(not_set_up)?;
         let ran = result?;
         let after = Snapshot::take(self.link.engine, self.watch.as_ref());
@@ -343,11 +345,11 @@ impl<'l> Session<'l> {
         Ok(Answer::Counted(Box::new(counted)))
     }
 
-    fn prepared(&self) -> Result<&Prepared<'l>, BenchError> {
+    fn prepared(&self) -> Result<&Prepared<'l>, Fault> {
         self.prepared.as_ref().ok_or_else(not_set_up)
     }
 
-    fn raw(&mut self) -> Result<&mut RawServer, BenchError> {
+    fn raw(&mut self) -> Result<&mut RawServer, Fault> {
         self.raw.as_mut().map(|(raw, _)| raw).ok_or_else(not_set_up)
     }
 }
@@ -362,22 +364,17 @@ impl Drop for Others {
     }
 }
 
-fn failed(error: &BenchError) -> Answer {
-    let help = error.help();
-    Answer::Failed { message: error.to_string(), help, code: error.exit_code() }
-}
-
 fn misunderstood(error: &serde_json::Error) -> Answer {
-    let message = format!("it does not understand the question: {error}");
-    let help = Some("use the same version of polyrail at both ends".into());
-    Answer::Failed { message, help, code: exit::PEER }
+    let text = format!("it does not understand the question: {error}");
+    Answer::Failed(Fault::new(exit::PEER, text).with_help(SAME_VERSION))
 }
 
-fn not_set_up() -> BenchError {
+fn not_set_up() -> Fault {
     let answer = "nothing is set up that this belongs to".into();
-    BenchError::Protocol { ask: "a step of the measurement", answer }
+    faults::protocol("a step of the measurement", answer)
 }
 
+const SAME_VERSION: &str = "use the same version of polyrail at both ends";
 /// Engines for one client besides the first: one for each rail, and for each number of channels.
 const OTHERS_MAX: usize = 256;
 const SLICE: Duration = Duration::from_millis(200);
@@ -426,7 +423,7 @@ mod tests {
         let (server, silent, client) = (engine(), engine(), engine());
         let bank = Arc::new(Bank::open(MemoryKind::Host).unwrap());
         let (tell, served) = channel();
-        let end = |_: &Peer, result: Result<Vec<String>, BenchError>| {
+        let end = |_: &Peer, result: Result<Vec<String>, Fault>| {
             tell.send(result.err().map(|error| error.to_string())).is_ok()
         };
         let over = Interrupt::default();

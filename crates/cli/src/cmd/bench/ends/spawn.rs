@@ -12,10 +12,11 @@ use polyrail::{Config, Engine};
 use polyrail_report::exit;
 
 use super::serve::serve;
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_child};
 use crate::crew::{Heard, Output, Worker};
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::lines::LINE_MAX;
 use crate::stdout::{keep, tell_starter};
@@ -36,8 +37,8 @@ impl Served {
         config: &Config,
         placed: &Placed,
         memory: MemoryKind,
-    ) -> Result<Self, BenchError> {
-        let failed = |source| BenchError::system("starting the other process", source);
+    ) -> Result<Self, Fault> {
+        let failed = |source| Fault::system("starting the other process", source);
         command.args(["bench", "--serve-parent"]).args(settings_for_child(config, &placed.theirs));
         command.arg("--mem").arg(memory.to_string());
         let output = [Output::Heard(LINE_MAX), Output::Ours];
@@ -55,7 +56,8 @@ impl Served {
                 let code = status.and_then(|it| it.code()).and_then(|code| u8::try_from(code).ok());
                 let code = code.filter(|code| *code != 0).unwrap_or(exit::ENVIRONMENT);
                 let status = status.map_or_else(String::new, |status| status.to_string());
-                Err(BenchError::PeerStart { status, code })
+                let text = format!("the other process ended before it was ready ({status})");
+                Err(Fault::new(code, text).with_help("it has told why, in the lines above"))
             }
         }
     }
@@ -75,9 +77,9 @@ impl Drop for Served {
 }
 
 /// Serves the process at the other end of standard input and output.
-pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError> {
+pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), Fault> {
     Interrupt::ignore_signals()?;
-    let failed = |source| BenchError::system("writing the address", source);
+    let failed = |source| Fault::system("writing the address", source);
     keep().map_err(failed)?;
     let engine = Engine::builder().config(config).build()?;
     let server = Server::of(&engine).map_or(String::new(), |server| server.to_string());
@@ -98,19 +100,19 @@ pub(crate) struct Here {
 
 impl Here {
     /// Serves with the settings given, as another process would.
-    pub(crate) fn start(config: &Config, placed: &Placed, bank: Bank) -> Result<Self, BenchError> {
+    pub(crate) fn start(config: &Config, placed: &Placed, bank: Bank) -> Result<Self, Fault> {
         let mut builder = like(config)?;
         for (name, value) in &placed.theirs {
             builder = builder.set(name, value)?;
         }
         let engine = Engine::builder().config(builder.build()?).build()?;
         let Some(server) = Server::of(&engine) else {
-            return Err(BenchError::Protocol { ask: "serving", answer: "no address".into() });
+            return Err(faults::protocol("serving", "no address".into()));
         };
         let is_over = Interrupt::default();
         let (over, bank) = (is_over.clone(), Arc::new(bank));
         let serve = move || serve(&engine, &bank, &over, |_, _| false);
-        let failed = |source| BenchError::system("starting the serving thread", source);
+        let failed = |source| Fault::system("starting the serving thread", source);
         let thread = thread::Builder::new().spawn(serve).map_err(failed)?;
         Ok(Self { is_over, thread: Some(thread), server })
     }

@@ -8,8 +8,6 @@ use polyrail_report::{PathTaken, PayloadProtection, Tried, show_size};
 use polyrail_sys::interfaces::CongestionControls;
 
 use super::measure::Bench;
-use super::pace::{Pace, Turns};
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::judge::{
     AGAIN, Attempt, Cause, Pairs, Scene, best_first, suspects, untested,
 };
@@ -17,6 +15,7 @@ use crate::cmd::bench::options::{Change, Schedule};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::trial::Trial;
+use crate::fault::Fault;
 
 /// Rounds that choose what is measured again.
 const ROUNDS: u32 = 3;
@@ -51,10 +50,10 @@ impl Bench<'_> {
         causes: &[Cause],
         tried: &mut Vec<Tried>,
         notes: &mut Vec<String>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         if let Some(path) = path.filter(|path| path.taken != TCP) {
             let taken = &path.taken;
-            self.progress.spend(self.why_time(size));
+            self.progress.did(self.why_work(size));
             notes.push(format!("--why tried nothing: {taken} takes no rail"));
             return Ok(());
         }
@@ -66,37 +65,38 @@ impl Bench<'_> {
         self.progress.say(format!("{}: warming up for --why", show_size(size)));
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let transfers = self.turn(&trial)?;
-        let (planned, suspects) = (self.change_time(size), suspects(&self.scene(size)));
-        let set_up = begin.elapsed().max(planned);
-        let turn = whole_time(set_up, suspects.len());
-        self.progress.extend(turn.saturating_sub(whole_time(planned, suspects.len())));
-        let count = suspects.len() + AGAIN;
-        let turns = Turns::new(self.progress, turn / count as u32, count as u32);
-        let rounds_again = rounds_again(set_up);
+        let suspects = suspects(&self.scene(size));
+        let rounds_again = rounds_again(begin.elapsed());
         let mut inquiry =
             Inquiry { bench: self, size, trial, transfers, rounds_again, drawn: 0, notes };
-        inquiry.run(suspects, turns, tried)?;
+        inquiry.run(suspects, tried)?;
         inquiry.trial.tear_down()
     }
 
-    /// How long all of it takes, as far as that is known before.
-    pub(crate) fn why_time(&self, size: u64) -> Duration {
+    /// The part of all suspects in the work of a size.
+    pub(crate) fn why_work(&self, size: u64) -> f64 {
         match self.schedule.why {
-            true => whole_time(self.change_time(size), suspects(&self.scene(size)).len()),
-            false => Duration::ZERO,
+            true => {
+                suspects(&self.scene(size)).len() as f64 * self.pairs_work(ROUNDS)
+                    + self.work_again()
+            }
+            false => 0.0,
         }
     }
 
-    /// How long it takes to set up and warm up one change.
-    fn change_time(&self, size: u64) -> Duration {
-        let warmup = WARMUP.min(self.schedule.warmup);
-        let schedule = Schedule { warmup, ..self.schedule.clone() };
-        let gb_per_s = self.line.as_ref().map(|line| line.gb_per_s());
-        Pace::of(&schedule, size, gb_per_s).warmup
+    /// The part of those that are measured again.
+    fn work_again(&self) -> f64 {
+        AGAIN as f64 * self.pairs_work(ROUNDS_AGAIN)
+    }
+
+    /// The part of a change in so many rounds, each with a turn without it and one with it.
+    fn pairs_work(&self, rounds: u32) -> f64 {
+        let turn = self.schedule.time / self.schedule.rounds;
+        f64::from(2 * rounds) * SAMPLE.as_secs_f64() / turn.as_secs_f64().max(1e-3)
     }
 
     /// Warms up, and says how many transfers make a turn.
-    fn turn(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+    fn turn(&self, trial: &Trial<'_>) -> Result<u64, Fault> {
         let fitting = trial.warm_up(WARMUP.min(self.schedule.warmup), SAMPLE)?;
         Ok(self.schedule.iters.unwrap_or(fitting))
     }
@@ -123,17 +123,12 @@ impl Bench<'_> {
 }
 
 impl Inquiry<'_> {
-    fn run(
-        &mut self,
-        suspects: Vec<Change>,
-        mut turns: Turns<'_>,
-        found: &mut Vec<Tried>,
-    ) -> Result<(), BenchError> {
+    fn run(&mut self, suspects: Vec<Change>, found: &mut Vec<Tried>) -> Result<(), Fault> {
         let mut attempts = Vec::new();
         let (count, mut done, mut end) = (suspects.len(), 0, Ok(()));
         for (place, change) in suspects.into_iter().enumerate() {
             self.say(&format!("trying {change} ({} of {count})", place + 1));
-            match turns.take(|| self.pairs(&change, ROUNDS)) {
+            match self.pairs(&change, ROUNDS) {
                 Ok(Some(pairs)) => attempts.push(Attempt::new(change, pairs)),
                 Ok(None) => {}
                 Err(error) => {
@@ -142,19 +137,20 @@ impl Inquiry<'_> {
                 }
             }
             done += 1;
+            self.bench.progress.did(self.bench.pairs_work(ROUNDS));
         }
         let again = Attempt::to_measure_again(&attempts);
         for place in again {
             if end.is_ok() {
                 let change = attempts[place].change.clone();
                 self.say(&format!("measuring {change} again"));
-                match turns.take(|| self.pairs(&change, self.rounds_again)) {
+                match self.pairs(&change, self.rounds_again) {
                     Ok(pairs) => attempts[place].again = pairs.unwrap_or_default(),
                     Err(error) => end = Err(error),
                 }
             }
         }
-        turns.end();
+        self.bench.progress.did(self.bench.work_again());
         let mut tried: Vec<Tried> = attempts.iter().filter_map(Attempt::tried).collect();
         best_first(&mut tried);
         if end.is_err() {
@@ -176,11 +172,11 @@ impl Inquiry<'_> {
     }
 
     /// Rates without and with a change, in turn; nothing but a note if no engines with it can be had.
-    fn pairs(&mut self, change: &Change, rounds: u32) -> Result<Option<Pairs>, BenchError> {
+    fn pairs(&mut self, change: &Change, rounds: u32) -> Result<Option<Pairs>, Fault> {
         let bench = self.bench;
         bench.interrupt.check()?;
         let other = match Other::open_changed(bench.link, change) {
-            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            Err(fault) if fault.is_interrupted() => return Err(fault),
             opened => opened,
         };
         let connected = other
@@ -189,7 +185,7 @@ impl Inquiry<'_> {
             .map(|other| other.connect(bench.interrupt).map(|(_, link)| link));
         let link = match connected {
             Ok(Ok(link)) => link,
-            Ok(Err(BenchError::Interrupted)) => return Err(BenchError::Interrupted),
+            Ok(Err(fault)) if fault.is_interrupted() => return Err(fault),
             Ok(Err(error)) => {
                 self.notes.push(format!("{change} could not be tried: {error}"));
                 return Ok(None);
@@ -238,12 +234,6 @@ fn rounds_again(set_up: Duration) -> u32 {
     if time_of_a_round(set_up) > SLOW { ROUNDS_AGAIN_SLOW } else { ROUNDS_AGAIN }
 }
 
-/// How long it takes to try so many changes, and to measure some again.
-fn whole_time(set_up: Duration, changes: usize) -> Duration {
-    let of = |rounds: u32| set_up + time_of_a_round(set_up) * rounds;
-    of(ROUNDS) * changes as u32 + of(rounds_again(set_up)) * AGAIN as u32
-}
-
 /// What is concluded, and from what.
 fn rule(rounds_again: u32) -> String {
     format!(
@@ -265,12 +255,5 @@ mod tests {
         assert!(few <= ROUNDS_AGAIN_SLOW as usize, "{few}");
         assert_eq!(rounds_again(Duration::from_millis(100)), ROUNDS_AGAIN);
         assert_eq!(rounds_again(Duration::from_secs(2)), ROUNDS_AGAIN_SLOW);
-    }
-
-    #[test]
-    fn a_change_takes_longer_over_a_slow_link() {
-        let millis = Duration::from_millis;
-        assert_eq!(whole_time(millis(100), 2), millis(2 * (100 + 900) + 3 * (100 + 4800)));
-        assert_eq!(whole_time(millis(10_000), 1), millis(40_000 + 3 * 90_000));
     }
 }

@@ -8,8 +8,6 @@ use polyrail::PathKind;
 use polyrail_report::{PayloadProtection, RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
-use super::pace::filled;
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::judge::{
     BesideRails, Copied, Copies, Deeper, Evidence, MESSAGE_BYTES, Use, starved,
 };
@@ -17,6 +15,7 @@ use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::talk::Load;
 use crate::cmd::bench::trial::{Taken, add_new};
+use crate::fault::Fault;
 
 impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
@@ -26,7 +25,7 @@ impl Bench<'_> {
         size: u64,
         rounds: &Rounds,
         notes: &mut Vec<String>,
-    ) -> Result<Yardsticks, BenchError> {
+    ) -> Result<Yardsticks, Fault> {
         if self.beside_rails(rounds).is_some_and(|path| path.by_devices) || self.schedule.latency {
             return Ok(Yardsticks::default());
         }
@@ -104,7 +103,7 @@ impl Bench<'_> {
     }
 
     /// How many transfers of 8 bytes a second this depth makes, where small ones are measured.
-    fn message_rate(&self, size: u64) -> Result<Option<f64>, BenchError> {
+    fn message_rate(&self, size: u64) -> Result<Option<f64>, Fault> {
         let schedule = self.schedule;
         let depth = schedule.depth(size);
         // With --iters the user chose the number of transfers, so run no others.
@@ -137,7 +136,7 @@ impl Bench<'_> {
     }
 
     /// What more transfers at once bring, where the channels have room for them.
-    fn deeper(&self, size: u64, rounds: &Rounds) -> Result<Option<Deeper>, BenchError> {
+    fn deeper(&self, size: u64, rounds: &Rounds) -> Result<Option<Deeper>, Fault> {
         let schedule = self.schedule;
         let Some(depth) = self.deeper_depth(size) else { return Ok(None) };
         let fastest = rounds.engine.iter().map(|taken| taken.sample.gb_per_s()).fold(0.0, f64::max);
@@ -170,20 +169,8 @@ impl Bench<'_> {
         (schedule.iters.is_none() && is_possible).then_some(depth)
     }
 
-    /// How long all of it takes, as far as that is known before: each short sample takes memory of its own.
-    pub(crate) fn yardsticks_time(&self, size: u64) -> Duration {
-        if self.schedule.latency {
-            return Duration::ZERO;
-        }
-        let short = match self.deeper_depth(size) {
-            Some(_) => filled(self.schedule, size) + SHORT_WARMUP + SHORT_SAMPLE,
-            None => Duration::ZERO,
-        };
-        COPIES_TIME + short * 2 * DEEPER_ROUNDS as u32
-    }
-
     /// GB/s of one short sample.
-    fn short_rate(&self, schedule: &Schedule, size: u64, round: u64) -> Result<f64, BenchError> {
+    fn short_rate(&self, schedule: &Schedule, size: u64, round: u64) -> Result<f64, Fault> {
         let trial = self.set_up(self.link, schedule, size, None)?;
         let count = trial.warm_up(SHORT_WARMUP, SHORT_SAMPLE)?;
         let gb_per_s = trial.sample(Verify::Off, count, round)?.sample.gb_per_s();
@@ -297,8 +284,6 @@ fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {
 const SEGMENT_BYTES: u64 = 1448;
 /// Above this the bytes cost more than the message.
 const SMALL_BYTES: u64 = 256 << 10;
-/// Copies, and messages where they are small.
-const COPIES_TIME: Duration = Duration::from_millis(500);
 const MESSAGES_TIME: Duration = Duration::from_millis(50);
 const MESSAGES_ROUNDS: u64 = 3;
 /// A yardstick that takes longer than that says what other programs left, and is none.

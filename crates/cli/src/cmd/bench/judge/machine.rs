@@ -12,8 +12,8 @@ use polyrail::Memory;
 use polyrail_host::CpuSet;
 use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{Layout, Piece, WORKING_SET_BYTES};
+use crate::fault::Fault;
 use crate::together::{Begun, start_all};
 
 /// How a transfer uses memory.
@@ -75,11 +75,11 @@ pub(crate) struct CopyRates {
 
 impl CopyRates {
     /// Measures for about a fifth of a second and never much longer than [`LIMIT`], unless it has.
-    pub(crate) fn of(&mut self, used: &Use) -> Result<Copied, BenchError> {
+    pub(crate) fn of(&mut self, used: &Use) -> Result<Copied, Fault> {
         self.within(used, LIMIT)
     }
 
-    fn within(&mut self, used: &Use, limit: Duration) -> Result<Copied, BenchError> {
+    fn within(&mut self, used: &Use, limit: Duration) -> Result<Copied, Fault> {
         if let Some(copied) = self.known.get(used) {
             return Ok(copied.clone());
         }
@@ -110,10 +110,10 @@ const GOT_LEAST: f64 = 0.1;
 /// Beyond this the rest of a long list would be like its beginning.
 const PIECES_MAX: usize = 1 << 16;
 
-fn measure(used: &Use, limit: Duration) -> Result<Copied, BenchError> {
+fn measure(used: &Use, limit: Duration) -> Result<Copied, Fault> {
     let (begin, cpu) = (Instant::now(), thread_cpu_time());
     let spans = used.footprint_bytes.map(|bytes| bytes.clamp(1, WORKING_SET_BYTES));
-    let failed = |source| BenchError::system("mapping memory", source);
+    let failed = |source| Fault::system("mapping memory", source);
     let fill = |bytes| filled(bytes, begin + limit).map_err(failed);
     let (Some(source), Some(dest)) = (fill(spans[0])?, fill(spans[1])?) else {
         let got =
@@ -213,10 +213,10 @@ fn round(
     pieces: &[Vec<Piece>],
     copies: Copies,
     movers: &[Vec<u32>],
-) -> Result<Round, BenchError> {
-    let work = |pieces: &[Piece], cpus: &[u32]| -> Result<Part, BenchError> {
+) -> Result<Round, Fault> {
+    let work = |pieces: &[Piece], cpus: &[u32]| -> Result<Part, Fault> {
         let bound = if cpus.is_empty() { Ok(()) } else { bind_current(cpus) };
-        bound.map_err(|source| BenchError::system("binding a thread to CPUs", source))?;
+        bound.map_err(|source| Fault::system("binding a thread to CPUs", source))?;
         let mut packet = vec![0; PACKET_BYTES as usize];
         let (begin, cpu) = (Instant::now(), thread_cpu_time());
         let (mut moved, mut looked) = (0, 0);
@@ -239,7 +239,7 @@ fn round(
     let parts: Result<Vec<_>, _> = std::thread::scope(|scope| {
         let work = &work;
         let both = pieces.iter().zip(movers);
-        let failed = |source| BenchError::system("starting threads that copy", source);
+        let failed = |source| Fault::system("starting threads that copy", source);
         let begun = start_all(scope, both.map(|(pieces, cpus)| move || work(pieces, cpus)));
         begun.map_err(failed)?.into_iter().filter_map(Begun::join).collect()
     });
@@ -247,8 +247,8 @@ fn round(
 }
 
 /// How many CPUs the threads may use between them.
-fn cpus_for(movers: &[Vec<u32>]) -> Result<usize, BenchError> {
-    let failed = |source| BenchError::system("reading which CPUs this process may use", source);
+fn cpus_for(movers: &[Vec<u32>]) -> Result<usize, Fault> {
+    let failed = |source| Fault::system("reading which CPUs this process may use", source);
     if movers.iter().any(Vec::is_empty) {
         return Ok(allowed_cpus().map_err(failed)?.len());
     }
@@ -273,7 +273,7 @@ fn copy(
     piece: &Piece,
     copies: Copies,
     packet: &mut [u8],
-) -> Result<(), BenchError> {
+) -> Result<(), Fault> {
     let half = packet.len() / 2;
     let copied = match copies {
         Copies::Once => source.copy_to(piece.source, (dest, piece.dest), piece.len),
@@ -287,7 +287,7 @@ fn copy(
             source.read_at(piece.source, out).and_then(|()| dest.write_at(piece.dest, into))
         }
     };
-    copied.map_err(|error| BenchError::system("copying memory", std::io::Error::other(error)))
+    copied.map_err(|error| Fault::system("copying memory", std::io::Error::other(error)))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use polyrail::{Engine, RegionError};
 use polyrail_pattern::{POISON, Pattern, WrongByte, check_poison};
 
 use super::store::{Bank, Store};
-use crate::cmd::bench::error::{BenchError, Mismatch};
 use crate::cmd::bench::options::{Layout, Verify};
+use crate::fault::{Fault, Mismatch};
 
 /// The regions of one side for one size.
 pub(crate) struct Buffers {
@@ -32,7 +32,7 @@ impl Buffers {
         bank: &Bank,
         layout: Layout,
         needs: Needs,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let store = |is_needed: bool| {
             is_needed.then(|| bank.store(engine, layout.region_bytes())).transpose()
         };
@@ -47,7 +47,7 @@ impl Buffers {
     }
 
     /// Fills the source with other data and poisons the destination, for data of another seed.
-    pub(crate) fn renew(&mut self, needs: Needs) -> Result<(), BenchError> {
+    pub(crate) fn renew(&mut self, needs: Needs) -> Result<(), Fault> {
         if let (Some(source), Some(seed)) = (&self.source, needs.source_seed) {
             let pattern = Pattern::new(seed);
             source.fill(|offset, block| pattern.fill(offset, block))?;
@@ -57,7 +57,7 @@ impl Buffers {
     }
 
     /// Overwrites the destination, so that only what arrives from now on can be right.
-    pub(crate) fn poison(&self) -> Result<(), BenchError> {
+    pub(crate) fn poison(&self) -> Result<(), Fault> {
         let Some(dest) = &self.dest else { return Ok(()) };
         Ok(dest.fill(|_, block| block.fill(POISON))?)
     }
@@ -66,13 +66,13 @@ impl Buffers {
     /// poisoned. Returns how many bytes were compared.
     ///
     /// # Errors
-    /// [`BenchError::Mismatch`] for the first wrong byte.
-    pub(crate) fn verify(&self, mode: Verify, slots: u64, round: u64) -> Result<u64, BenchError> {
+    /// [`Cause::Mismatch`] for the first wrong byte.
+    pub(crate) fn verify(&self, mode: Verify, slots: u64, round: u64) -> Result<u64, Fault> {
         let Some(dest) = &self.dest else { return Ok(0) };
         // A client says how many.
         if slots > self.layout.slots {
             let allowed = format!("0 to {}", self.layout.slots);
-            return Err(BenchError::usage("slots", slots, "is out of range", allowed));
+            return Err(Fault::usage("slots", slots, "is out of range", allowed));
         }
         let check = Check { layout: self.layout, incoming: self.incoming, slots };
         let mut reader = dest.reader(if mode == Verify::Full { AHEAD_BYTES } else { 0 });
@@ -105,7 +105,7 @@ trait ReadAt: FnMut(u64, &mut [u8]) -> Result<(), RegionError> {}
 impl<F: FnMut(u64, &mut [u8]) -> Result<(), RegionError>> ReadAt for F {}
 
 impl Check {
-    fn all(&self, mut read: impl ReadAt) -> Result<u64, BenchError> {
+    fn all(&self, mut read: impl ReadAt) -> Result<u64, Fault> {
         let mut block = vec![0; BLOCK];
         let mut done = 0;
         for piece in self.layout.by_dest(self.slots) {
@@ -121,7 +121,7 @@ impl Check {
         Ok(end)
     }
 
-    fn some(&self, round: u64, mut read: impl ReadAt) -> Result<u64, BenchError> {
+    fn some(&self, round: u64, mut read: impl ReadAt) -> Result<u64, Fault> {
         let mut block = vec![0; SAMPLE_BYTES as usize];
         let mut compared = 0;
         for index in 0..SAMPLE_BLOCKS {
@@ -153,7 +153,7 @@ impl Check {
         block: &mut [u8],
         read: &mut impl ReadAt,
         check: impl Fn(u64, &[u8]) -> Result<(), WrongByte>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         let mut offset = range.start;
         while offset < range.end {
             let len = (range.end - offset).min(block.len() as u64) as usize;
@@ -162,7 +162,7 @@ impl Check {
             if let Err(WrongByte { at, expected, got }) = check(offset, bytes) {
                 let (host, size) = (crate::host::hostname(), self.layout.size);
                 let offset = offset + at as u64;
-                return Err(BenchError::Mismatch(Mismatch { host, size, offset, expected, got }));
+                return Err(Mismatch { host, size, offset, expected, got }.into());
             }
             offset += len as u64;
         }
@@ -174,6 +174,7 @@ impl Check {
 mod tests {
     use super::super::store::tests::fake_bank;
     use super::*;
+    use crate::fault::Cause;
 
     const SEED: u64 = 5;
 
@@ -195,10 +196,10 @@ mod tests {
         check.some(round, |offset, out: &mut [u8]| copy(dest, offset, out)).map_err(mismatch)
     }
 
-    fn mismatch(error: BenchError) -> Mismatch {
-        match error {
-            BenchError::Mismatch(mismatch) => mismatch,
-            other => panic!("{other}"),
+    fn mismatch(error: Fault) -> Mismatch {
+        match error.cause {
+            Cause::Mismatch(mismatch) => mismatch,
+            other => panic!("{other:?}"),
         }
     }
 

@@ -9,8 +9,9 @@ use polyrail_gpu::{CopyPlace, Device, Queue};
 use polyrail_host::Sysroot;
 use polyrail_report::MemoryPlace;
 
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::options::MemoryKind;
+use crate::fault::Fault;
 
 /// What one end makes its regions of.
 pub(crate) enum Bank {
@@ -51,7 +52,7 @@ pub(crate) struct Reader<'s> {
 
 impl Bank {
     /// Opens the driver if the memory is on a device.
-    pub(crate) fn open(kind: MemoryKind) -> Result<Self, BenchError> {
+    pub(crate) fn open(kind: MemoryKind) -> Result<Self, Fault> {
         let MemoryKind::Cuda(index) = kind else { return Ok(Self::Host) };
         let device = Cuda::load()?.device(index)?;
         let owner = Arc::clone(&device);
@@ -61,14 +62,15 @@ impl Bank {
 
     /// The number in this process of the device at an address of the PCI bus, which all processes
     /// agree on.
-    pub(crate) fn find(pci: &str) -> Result<MemoryKind, BenchError> {
+    pub(crate) fn find(pci: &str) -> Result<MemoryKind, Fault> {
         let cuda = Cuda::load()?;
         for index in 0..cuda.count() {
             if cuda.device(index)?.identity().pci.to_string() == pci {
                 return Ok(MemoryKind::Cuda(index));
             }
         }
-        Err(BenchError::Hidden { pci: pci.to_owned() })
+        let text = format!("this process can't see the other end's device at {pci}");
+        Err(Fault::environment(text).with_help("let CUDA_VISIBLE_DEVICES name both devices here"))
     }
 
     /// What reports say of it.
@@ -97,10 +99,10 @@ impl Bank {
     }
 
     /// New memory of this size, registered.
-    pub(crate) fn store(&self, engine: &Engine, bytes: u64) -> Result<Store, BenchError> {
+    pub(crate) fn store(&self, engine: &Engine, bytes: u64) -> Result<Store, Fault> {
         let Self::Device(bank) = self else {
-            let memory = Memory::anonymous(bytes)
-                .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
+            let memory =
+                Memory::anonymous(bytes).map_err(|source| faults::mapping(bytes, source))?;
             return Ok(Store { region: engine.register(memory)?, device: None });
         };
         let memory = (bank.allocate)(bytes)?;

@@ -6,7 +6,7 @@ use polyrail::{Config, Engine};
 use serde::{Deserialize, Serialize};
 
 use super::derived::like;
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 
 /// One thing to do otherwise at both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ fn is_no_binding((name, value): &(String, String)) -> bool {
 }
 
 /// The settings for another engine like this one, but for the change.
-pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config, BenchError> {
+pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config, Fault> {
     let mut builder = like(engine.config())?;
     match change {
         // The engine is the same: it is only used otherwise.
@@ -86,7 +86,7 @@ pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config,
                 if !TRIED_SETTINGS.contains(&name.as_str()) {
                     let allowed = TRIED_SETTINGS.join(", ");
                     let reason = "is no setting that a peer may change";
-                    return Err(BenchError::usage("--why", name, reason, allowed));
+                    return Err(Fault::usage("--why", name, reason, allowed));
                 }
                 builder = builder.set(name, value)?;
             }
@@ -95,7 +95,7 @@ pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config,
             let mut rails = engine.rails();
             if rails.len() < 2 || *rail >= rails.len() {
                 let allowed = "one of several rails, the same in number at both ends";
-                return Err(BenchError::usage("--why", name, "can't be left out", allowed));
+                return Err(Fault::usage("--why", name, "can't be left out", allowed));
             }
             rails.remove(*rail);
             let addresses = rails.iter().map(|rail| rail.address.ip().to_string());

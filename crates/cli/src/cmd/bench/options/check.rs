@@ -30,9 +30,9 @@ pub(crate) fn check_options<'a>(
     let words: Vec<OsString> = std::iter::once("bench").chain(words).map(OsString::from).collect();
     match usage::read::<Line>(&words) {
         Ok(Line { command: Only::Bench(args) }) => {
-            args.given().map_err(|error| match error.help() {
-                Some(help) => format!("{error}\nhelp: {help}"),
-                None => error.to_string(),
+            args.given().map_err(|fault| match &fault.help {
+                Some(help) => format!("{fault}\nhelp: {help}"),
+                None => fault.message,
             })
         }
         Err(refused) => Err(refused.message),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 
 /// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -92,7 +92,7 @@ impl Verify {
 }
 
 /// What `--against cuda` and `--against nccl` need.
-pub(crate) fn not_devices(value: &str) -> BenchError {
+pub(crate) fn not_devices(value: &str) -> Fault {
     let reason = "moves memory between devices of this machine";
-    BenchError::usage("--against", value, reason, "with --mem cuda:N and --peer-mem cuda:N")
+    Fault::usage("--against", value, reason, "with --mem cuda:N and --peer-mem cuda:N")
 }

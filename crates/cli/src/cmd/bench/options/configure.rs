@@ -9,7 +9,7 @@ use super::memory_kind::MemoryKind;
 use super::near::{NEAR, near_rails};
 use super::placement::{Placed, place};
 use super::role::{Role, loopback_rails};
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 use crate::stdout::excerpt;
 
 /// Why it proposes settings that nobody gave.
@@ -27,7 +27,7 @@ impl Args {
         &self,
         role: &Role,
         more: &[(&str, String)],
-    ) -> Result<Config, BenchError> {
+    ) -> Result<Config, Fault> {
         let given = self.builder()?.build()?;
         if let Role::Lab { rates } = role
             && given.origin("rails") == Some(&Origin::Set)
@@ -69,14 +69,14 @@ impl Args {
     }
 
     /// The settings that the options give, and no file or variable.
-    pub(crate) fn given(&self) -> Result<Vec<&'static str>, BenchError> {
+    pub(crate) fn given(&self) -> Result<Vec<&'static str>, Fault> {
         let config = self.builder()?.build()?;
         let names = config.rows().into_iter().map(|row| row.name);
         Ok(names.filter(|name| config.origin(name) == Some(&Origin::Set)).collect())
     }
 
     /// Whether the measurements fit together, and everything that they need is here.
-    pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), BenchError> {
+    pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), Fault> {
         let schedule = self.schedule();
         schedule.validate(config.ops_pool)?;
         let [cuda, nccl] =
@@ -86,7 +86,7 @@ impl Args {
         }
         if schedule.against.contains(&Against::Raw) && self.one_process {
             let reason = "takes two processes";
-            return Err(BenchError::usage("--against", "raw", reason, "without --one-process"));
+            return Err(Fault::usage("--against", "raw", reason, "without --one-process"));
         }
         let modes: Vec<String> = self.nccl_modes.iter().map(ToString::to_string).collect();
         let modes = Some(modes.join(",")).filter(|modes| !modes.is_empty());
@@ -96,7 +96,7 @@ impl Args {
             && !nccl
         {
             let reason = "is for what is measured against NCCL";
-            return Err(BenchError::usage(option, value, reason, "with --against nccl"));
+            return Err(Fault::usage(option, value, reason, "with --against nccl"));
         }
         if nccl {
             // Now, and not only when its turn comes.
@@ -111,13 +111,13 @@ impl Args {
     }
 
     /// The CPUs of the progress threads, where the settings leave them open.
-    pub(crate) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
+    pub(crate) fn place(&self, role: &Role) -> Result<Placed, Fault> {
         let config = self.resolve_config(role, &[])?;
         Ok(place(&config, role, self.inside_lab.is_some(), self.place)?)
     }
 
     /// Refuses rails that no lab with this number of rails has. The addresses of one end are not at the other.
-    fn refuse_rails_outside(&self, given: &Config, count: usize) -> Result<(), BenchError> {
+    fn refuse_rails_outside(&self, given: &Config, count: usize) -> Result<(), Fault> {
         let rails = &*given.rails;
         let (is_exact, list) = rails.strip_prefix('=').map_or((false, rails), |list| (true, list));
         let is_inside = |word: &str| {
@@ -131,7 +131,7 @@ impl Args {
         let option = if self.rails.is_some() { "--rails" } else { "--set rails" };
         let value = self.rails.as_deref().unwrap_or(rails);
         let allowed = format!("rail0 to rail{}, which --lab makes", count - 1);
-        Err(BenchError::usage(option, value, "is not in the lab", allowed))
+        Err(Fault::usage(option, value, "is not in the lab", allowed))
     }
 
     /// The engine picks interfaces, except where its choice can't fit the role.
@@ -155,7 +155,7 @@ impl Args {
         }
     }
 
-    fn builder(&self) -> Result<ConfigBuilder, BenchError> {
+    fn builder(&self) -> Result<ConfigBuilder, Fault> {
         let mut builder = self.config.builder()?;
         let rails = self.rails.as_deref().map(|rails| match rails.parse() {
             Ok(count) => Ok(loopback(count)),

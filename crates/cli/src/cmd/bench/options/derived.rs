@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use polyrail::{Config, Engine};
 use polyrail_config::ConfigBuilder;
 
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
+use crate::fault::Fault;
 
 /// Options that give another process the settings in effect here, whatever its environment, but for
 /// those in `theirs`.
@@ -36,11 +37,11 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
 
 /// The settings for an engine on one of several rails alone: its address, and its part of the
 /// channels.
-pub(crate) fn lone_rail_config(engine: &Engine, rail: &str) -> Result<Config, BenchError> {
+pub(crate) fn lone_rail_config(engine: &Engine, rail: &str) -> Result<Config, Fault> {
     let rails = engine.rails();
     let Some(info) = rails.iter().find(|info| info.name == rail) else {
         let answer = format!("no rail is called {rail}");
-        return Err(BenchError::Protocol { ask: "open_rail", answer });
+        return Err(faults::protocol("open_rail", answer));
     };
     let channels = match engine.config().channels {
         0 => 0,
@@ -53,7 +54,7 @@ pub(crate) fn lone_rail_config(engine: &Engine, rail: &str) -> Result<Config, Be
 }
 
 /// The settings for another engine like this one, with this number of channels if one is given.
-pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Config, BenchError> {
+pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Config, Fault> {
     let mut builder = like(engine.config())?;
     if let Some(channels) = channels {
         builder = builder.set("channels", &channels.to_string())?;
@@ -62,7 +63,7 @@ pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Con
 }
 
 /// The same settings, but for what two engines of one process can't share.
-pub(crate) fn like(config: &Config) -> Result<ConfigBuilder, BenchError> {
+pub(crate) fn like(config: &Config) -> Result<ConfigBuilder, Fault> {
     let mut builder = Config::builder();
     for row in config.rows() {
         builder = builder.set(row.name, &row.value)?;

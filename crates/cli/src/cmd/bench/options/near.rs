@@ -5,25 +5,25 @@ use polyrail_gpu::cuda::Cuda;
 use polyrail_host::{Sysroot, Topology};
 
 use super::memory_kind::MemoryKind;
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 
 /// What `--rails` is to take the interfaces nearest to the memory by.
 pub(crate) const NEAR: &str = "near";
 
 /// The interfaces nearest to the GPU of `--mem`, as the setting `rails` has them.
-pub(crate) fn near_rails(memory: MemoryKind) -> Result<String, BenchError> {
+pub(crate) fn near_rails(memory: MemoryKind) -> Result<String, Fault> {
     let MemoryKind::Cuda(index) = memory else {
         let allowed = "with --mem cuda:N, whose interfaces they are";
-        return Err(BenchError::usage("--rails", NEAR, "has no GPU to be near to", allowed));
+        return Err(Fault::usage("--rails", NEAR, "has no GPU to be near to", allowed));
     };
     let pci = Cuda::load()?.device(index)?.identity().pci.to_string();
     let topology = Topology::read(&Sysroot::live()).map_err(|error| unknown(&error.to_string()))?;
     nearest(&topology, &pci).map(|names| names.join(",")).map_err(|reason| unknown(&reason))
 }
 
-fn unknown(reason: &str) -> BenchError {
+fn unknown(reason: &str) -> Fault {
     let allowed = "interfaces by name; `polyrail host show matrix` shows what the machine tells";
-    BenchError::usage("--rails", NEAR, format!("can't be found out: {reason}"), allowed)
+    Fault::usage("--rails", NEAR, format!("can't be found out: {reason}"), allowed)
 }
 
 /// The best interface of the GPU at that address, and all that are as near.

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-use polyrail::{ConnectReason, Engine, Invitation, InvitationError, Peer, PeerError};
+use polyrail::{ConnectReason, Engine, Explain, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
 use polyrail_report::exit;
 
 use super::args::Args;
-use crate::cmd::bench::error::BenchError;
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::values::{Rates, Refusal, address};
@@ -65,7 +64,7 @@ impl Server {
     }
 
     /// Addresses, and behind a slash perhaps an invitation; what [`check`](Self::check) let through.
-    pub(crate) fn parse(text: &str) -> Result<Self, BenchError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let invitation = invitation.and_then(|invitation| invitation.parse().ok());
         let each = at.split(',').map(|at| resolve("--connect", at));
@@ -74,11 +73,7 @@ impl Server {
     }
 
     /// Connects to it, unless somebody asks for the end meanwhile.
-    pub(crate) fn connect(
-        &self,
-        engine: &Engine,
-        interrupt: &Interrupt,
-    ) -> Result<Peer, BenchError> {
+    pub(crate) fn connect(&self, engine: &Engine, interrupt: &Interrupt) -> Result<Peer, Fault> {
         let connecting = engine.connect_any(&self.addresses, self.invitation.as_ref());
         loop {
             if let Some(answer) = connecting.wait(Interrupt::LOOK) {
@@ -89,7 +84,7 @@ impl Server {
     }
 
     /// The failure at one of the addresses, with the others that were tried.
-    fn unreached(&self, rails: &[SocketAddr], error: PeerError) -> BenchError {
+    fn unreached(&self, rails: &[SocketAddr], error: PeerError) -> Fault {
         let PeerError::Connect { address, why } = &error else { return error.into() };
         let is_before = matches!(why, ConnectReason::NoProof | ConnectReason::NoAnswer);
         let others: Vec<_> = self.addresses.iter().filter(|other| *other != address).collect();
@@ -108,8 +103,16 @@ impl Server {
             (_, true) => Some("ipv4"),
             _ => None,
         };
-        let (others, error) = (shown.join(", ") + &more, Box::new(error));
-        BenchError::Unreached { others, error, family }
+        let mut help = error.help();
+        if let Some(family) = family {
+            let first = help.map_or_else(String::new, |help| format!("{help}; "));
+            help = Some(format!(
+                "{first}no rail here has an address of the family {family}, so those addresses were not tried: \
+                 where interfaces here have such addresses, `--set address_family={family}` has the rails take them"
+            ));
+        }
+        let text = format!("{error}; nor to {}{more}", shown.join(", "));
+        Fault { help, ..Fault::new(error.exit_code(), text) }
     }
 }
 
@@ -176,7 +179,7 @@ impl Role {
 }
 
 impl Args {
-    pub(crate) fn role(&self) -> Result<Role, BenchError> {
+    pub(crate) fn role(&self) -> Result<Role, Fault> {
         if self.serve_parent {
             return Ok(Role::ServeParent);
         }
@@ -204,14 +207,14 @@ impl Args {
 const PER_NAME: usize = 16;
 
 /// The addresses of a name, in the system's order; at least one.
-fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchError> {
+fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, Fault> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
-    let bad = |reason: String| BenchError::usage(option, text, reason, allowed);
+    let bad = |reason: String| Fault::usage(option, text, reason, allowed);
     let found = text.to_socket_addrs().map_err(|error| match option {
         "--connect" => {
             let fault = Fault::new(exit::PEER, format!("can't connect to {text}: {error}"));
             let help = "check the name, or use an address that `bench --listen` printed";
-            BenchError::Fault(fault.with_help(help))
+            fault.with_help(help)
         }
         _ => bad(error.to_string()),
     })?;

@@ -8,7 +8,7 @@ use polyrail_profiler::drive::default_depth;
 use super::choices::{Against, Op, Verify};
 use super::layout::Layout;
 use super::nccl_mode::NcclMode;
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 
 /// The measurements of a run.
 #[derive(Clone, Debug)]
@@ -42,13 +42,13 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Checks the values against each other.
-    pub(crate) fn validate(&self, ops_pool: u32) -> Result<(), BenchError> {
+    pub(crate) fn validate(&self, ops_pool: u32) -> Result<(), Fault> {
         let in_range = |option, value: u64, range: std::ops::RangeInclusive<u64>| {
             if range.contains(&value) {
                 return Ok(());
             }
             let allowed = format!("{} to {}", range.start(), range.end());
-            Err(BenchError::usage(option, value, "is out of range", allowed))
+            Err(Fault::usage(option, value, "is out of range", allowed))
         };
         in_range("--depth", self.depth.unwrap_or(1), 1..=u64::from(ops_pool))?;
         let shallowest = self.sizes.iter().map(|size| self.depth(*size)).min().unwrap_or(1);
@@ -57,18 +57,18 @@ impl Schedule {
         if pieces > OUTSTANDING_SEGMENTS_MAX {
             let allowed = format!("1 to {}", OUTSTANDING_SEGMENTS_MAX / self.segments);
             let (depth, reason) = (self.depth.unwrap_or(1), "has too many segments outstanding");
-            return Err(BenchError::usage("--depth", depth, reason, allowed));
+            return Err(Fault::usage("--depth", depth, reason, allowed));
         }
         for &size in &self.sizes {
             if !size.is_multiple_of(self.segments) {
                 let allowed = format!("multiples of --segments ({})", self.segments);
                 let reason = "can't be cut into equal segments";
-                return Err(BenchError::usage("--sizes", size, reason, allowed));
+                return Err(Fault::usage("--sizes", size, reason, allowed));
             }
         }
         if self.op == Op::Send && self.segments > SEND_SEGMENTS_MAX {
             let allowed = format!("1 to {SEND_SEGMENTS_MAX} with --op send");
-            return Err(BenchError::usage("--segments", self.segments, "is out of range", allowed));
+            return Err(Fault::usage("--segments", self.segments, "is out of range", allowed));
         }
         if self.latency {
             self.validate_latency()?;
@@ -76,14 +76,14 @@ impl Schedule {
         let [cuda, nccl] = [Against::Cuda, Against::Nccl].map(|who| self.against.contains(&who));
         if (cuda || nccl) && self.op != Op::Write {
             let (reason, op) = ("is not what is measured against", self.op.name());
-            return Err(BenchError::usage("--op", op, reason, "write with --against cuda or nccl"));
+            return Err(Fault::usage("--op", op, reason, "write with --against cuda or nccl"));
         }
         if cuda && self.bidir {
             let reason = "goes one way only";
-            return Err(BenchError::usage("--against", "cuda", reason, "without --bidir"));
+            return Err(Fault::usage("--against", "cuda", reason, "without --bidir"));
         }
         if self.time.is_zero() && self.iters.is_none() {
-            return Err(BenchError::usage("--time", "0s", "measures nothing", "at least 1us"));
+            return Err(Fault::usage("--time", "0s", "measures nothing", "at least 1us"));
         }
         Ok(())
     }
@@ -125,9 +125,9 @@ impl Schedule {
         largest.unwrap_or(0).saturating_mul(2 * directions * all)
     }
 
-    fn validate_latency(&self) -> Result<(), BenchError> {
+    fn validate_latency(&self) -> Result<(), Fault> {
         let refuse = |option, value: &str, reason: &str, allowed: &str| {
-            Err(BenchError::usage(option, value, reason, allowed))
+            Err(Fault::usage(option, value, reason, allowed))
         };
         if self.op == Op::Read {
             let reason = "has no one-way time";

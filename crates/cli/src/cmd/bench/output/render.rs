@@ -33,7 +33,7 @@ pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize
     if let Some(placement) = &report.placement {
         text += &threads(placement, is_verbose(report), width);
     }
-    for note in &report.notes {
+    for note in &report.head.notes {
         text += &wrapped(&format!("note: {note}"), width);
     }
     text
@@ -285,11 +285,12 @@ fn shares(rails: &[RailShare]) -> String {
 pub(crate) mod tests {
     use polyrail_report::{
         AgainstAlone, AgainstRaw, Host, LatencyUs, Limit, LimitKind, LoneRail, PathTaken,
-        PayloadProtection, PlacedBy, PlacedThread, Protection, ProvenBy, SCHEMA_VERSION, Setting,
-        Spread, Tool,
+        PayloadProtection, PlacedBy, PlacedThread, Protection, ProvenBy, RunHead, SCHEMA_VERSION,
+        Setting, Spread,
     };
 
     use super::*;
+    use crate::reports;
 
     fn result(size_bytes: u64, rails: usize, ping_pong: bool) -> BenchResult {
         let rail = |index: usize| RailShare {
@@ -368,11 +369,7 @@ pub(crate) mod tests {
     pub(crate) fn report(rails: usize, ping_pong: bool) -> BenchReport {
         let setting = |value: u64| Setting { value: value.into(), origin: "default".into() };
         BenchReport {
-            schema_version: SCHEMA_VERSION,
-            tool: Tool { name: "polyrail".into(), version: "0".into() },
-            arguments: Vec::new(),
-            started_unix_ms: 0,
-            elapsed_s: 1.0,
+            head: RunHead { notes: vec!["something".into()], ..reports::begin(SCHEMA_VERSION) },
             host: Host {
                 hostname: "h".into(),
                 boot_id: None,
@@ -397,9 +394,7 @@ pub(crate) mod tests {
             results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
             limit: None,
             samples_file: None,
-            notes: vec!["something".into()],
             interrupted: false,
-            error: None,
         }
     }
 
@@ -407,7 +402,7 @@ pub(crate) mod tests {
     fn no_line_is_wider_than_a_terminal_even_with_large_numbers() {
         for (rails, ping_pong) in [(4, false), (16, false), (6, true)] {
             let mut report = report(rails, ping_pong);
-            report.notes = vec!["a remark of many words ".repeat(20)];
+            report.head.notes = vec!["a remark of many words ".repeat(20)];
             report.results[0].limit.because = "a reason of many words ".repeat(20);
             for width in [80, 100] {
                 let text = text(&report, false, Some(width));
@@ -416,7 +411,7 @@ pub(crate) mod tests {
             }
             // A program that reads it finds a sentence in a line.
             let unbroken = text(&report, false, None);
-            assert!(unbroken.contains(report.notes[0].trim_end()), "{unbroken}");
+            assert!(unbroken.contains(report.head.notes[0].trim_end()), "{unbroken}");
         }
     }
 

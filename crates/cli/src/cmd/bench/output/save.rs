@@ -11,10 +11,11 @@ use polyrail_report::BenchReport;
 use polyrail_sys::files::{self, Opening};
 
 use super::render;
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
-use crate::files::{LAST_REPORT, replace, state_folder};
-use crate::stdout::{columns, complain, put, tell};
+use crate::fault::Fault;
+use crate::files::{LAST_REPORT, state_folder};
+use crate::reports::{is_stdout, json, print, write};
+use crate::stdout::{columns, complain};
 use crate::unwritten::Unwritten;
 
 /// The places that were asked for.
@@ -34,7 +35,7 @@ enum Sink {
 
 impl Output {
     /// Makes sure that the files can be written. A report that nobody asked for is not worth a failure.
-    pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, BenchError> {
+    pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, Fault> {
         let json = match report {
             Report::To(path) => Sink::open(path)?,
             Report::Last => match own_state_folder() {
@@ -52,13 +53,13 @@ impl Output {
         let csv = csv.map(Sink::open).transpose()?;
         if let (Sink::Stdout, Some(Sink::Stdout)) = (&json, &csv) {
             let reason = "goes to standard output, as --json does";
-            return Err(BenchError::usage("--csv", "-", reason, "one of them there"));
+            return Err(Fault::usage("--csv", "-", reason, "one of them there"));
         }
         Ok(Self { json, csv })
     }
 
     /// Writes the files as far as the report goes.
-    pub(crate) fn save(&self, report: &BenchReport) -> Result<(), BenchError> {
+    pub(crate) fn save(&self, report: &BenchReport) -> Result<(), Fault> {
         match &self.json {
             Sink::Stdout | Sink::Nowhere => {}
             // Who looks for the last figures does not want a run without any.
@@ -80,7 +81,7 @@ impl Output {
         report: &BenchReport,
         explain_path: bool,
         is_saved: bool,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         let mut for_programs = String::new();
         if matches!(self.json, Sink::Stdout) {
             for_programs += &json(report)?;
@@ -106,20 +107,14 @@ impl Output {
         {
             text += &format!("samples: {path}\n");
         }
-        let to_stdout = if for_programs.is_empty() {
-            text
-        } else {
-            tell!("{}", text.trim_end());
-            for_programs
-        };
-        let _ = put(&to_stdout);
+        print(&text, &for_programs);
         Ok(())
     }
 }
 
 impl Sink {
-    fn open(path: &Path) -> Result<Self, BenchError> {
-        if path == Path::new("-") {
+    fn open(path: &Path) -> Result<Self, Fault> {
+        if is_stdout(path) {
             return Ok(Self::Stdout);
         }
         let file = files::open_to_write(path, Opening::Write, 0o666);
@@ -129,7 +124,7 @@ impl Sink {
 }
 
 /// The file that samples go to; without a name, that of the last run, in [`state_folder`].
-pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchError> {
+pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), Fault> {
     let Some(path) = path else {
         let path = own_state_folder()?.join(LAST_SAMPLES);
         let failed = Unwritten::at(&path);
@@ -166,14 +161,4 @@ fn own_folder(path: &Path, user: u32) -> io::Result<()> {
         return Err(io::Error::other("it belongs to another user"));
     }
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
-}
-
-fn json(report: &BenchReport) -> Result<String, BenchError> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|error| BenchError::system("writing JSON", error.into()))?;
-    Ok(text + "\n")
-}
-
-fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    Ok(replace(path, text).map_err(Unwritten::at(path))?)
 }

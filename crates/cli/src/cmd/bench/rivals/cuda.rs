@@ -8,9 +8,9 @@ use polyrail_report::Histogram;
 use polyrail_sys::threads::process_cpu_seconds;
 
 use super::standing::{Rival, Turn};
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs};
 use crate::cmd::bench::options::{Layout, Piece, Schedule, Verify, not_devices};
+use crate::fault::Fault;
 
 /// Copies from the engine's own source to memory like its destination, in this process.
 pub(crate) struct CudaRival {
@@ -34,7 +34,7 @@ impl CudaRival {
         size: u64,
         seed: u64,
         transfers: u64,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let layout = schedule.layout(size);
         let needs = Needs { source_seed: None, dest_seed: Some(seed) };
         let dest = Buffers::new(engine, bank, layout, needs)?;
@@ -50,7 +50,7 @@ impl CudaRival {
     }
 
     /// As many copies at a time as the engine has outstanding, and a wait for them.
-    fn move_all(&mut self, transfers: u64) -> Result<Histogram, BenchError> {
+    fn move_all(&mut self, transfers: u64) -> Result<Histogram, Fault> {
         let mut times = Histogram::default();
         let mut batch = Vec::new();
         let mut begun = 0;
@@ -70,7 +70,7 @@ impl CudaRival {
 }
 
 impl Rival for CudaRival {
-    fn turn(&mut self, round: u64) -> Result<Turn, BenchError> {
+    fn turn(&mut self, round: u64) -> Result<Turn, Fault> {
         self.dest.poison()?;
         let cpu = process_cpu_seconds();
         let started = Instant::now();
@@ -88,7 +88,7 @@ impl Rival for CudaRival {
         })
     }
 
-    fn finish(self: Box<Self>) -> Result<(), BenchError> {
+    fn finish(self: Box<Self>) -> Result<(), Fault> {
         Ok(())
     }
 }

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::standing::{Rival, Turn};
-use crate::cmd::bench::error::{BenchError, Mismatch};
+use crate::cmd::bench::faults;
 use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
 use crate::crew::{Missing, Output, Worker, Workers};
+use crate::fault::{Fault, Mismatch};
 use crate::interrupt::Interrupt;
 use crate::lines::LINE_MAX;
 
@@ -48,7 +49,7 @@ pub(crate) enum Reply {
     Done,
     Ran { seconds: f64, cpu_seconds: f64 },
     Mismatch(Mismatch),
-    Failed { message: String, help: Option<String>, code: u8 },
+    Failed(Fault),
 }
 
 /// A mode that is set up: its two processes.
@@ -76,7 +77,7 @@ impl NcclRival {
         seed: u64,
         library: Option<&Path>,
         interrupt: &Interrupt,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let layout = schedule.layout(size);
         let task = |rank: u8, id: Option<String>| Task {
             rank,
@@ -105,7 +106,7 @@ impl NcclRival {
     }
 
     /// As many transfers as fit into a round, found by runs that double.
-    fn warm_up(&mut self, schedule: &Schedule) -> Result<u64, BenchError> {
+    fn warm_up(&mut self, schedule: &Schedule) -> Result<u64, Fault> {
         // Connections are made with the first transfers.
         self.run(2)?;
         let aim = (schedule.time / schedule.rounds).as_secs_f64();
@@ -122,7 +123,7 @@ impl NcclRival {
     }
 
     /// The longer one's seconds, and the CPU seconds of both.
-    fn run(&mut self, transfers: u64) -> Result<(f64, f64), BenchError> {
+    fn run(&mut self, transfers: u64) -> Result<(f64, f64), Fault> {
         self.ranks.tell_all(&Order::Run { transfers })?;
         let ran = self.ranks.collect(|reply| match reply {
             Reply::Ran { seconds, cpu_seconds } => Some((seconds, cpu_seconds)),
@@ -132,14 +133,14 @@ impl NcclRival {
         Ok(ran.into_iter().fold((0.0, 0.0), add))
     }
 
-    fn all(&mut self, order: Order) -> Result<(), BenchError> {
+    fn all(&mut self, order: Order) -> Result<(), Fault> {
         self.ranks.tell_all(&order)?;
         self.ranks.done()
     }
 }
 
 impl Rival for NcclRival {
-    fn turn(&mut self, round: u64) -> Result<Turn, BenchError> {
+    fn turn(&mut self, round: u64) -> Result<Turn, Fault> {
         self.all(Order::Poison)?;
         let (seconds, cpu_seconds) = self.run(self.transfers)?;
         let slots = self.transfers.min(self.layout.slots);
@@ -149,14 +150,14 @@ impl Rival for NcclRival {
         Ok(Turn { gb_per_s: gb / seconds, cpu_seconds_per_gb, p50_us: None })
     }
 
-    fn finish(self: Box<Self>) -> Result<(), BenchError> {
+    fn finish(self: Box<Self>) -> Result<(), Fault> {
         Ok(())
     }
 }
 
 impl Ranks {
-    fn start(&mut self, memory: MemoryKind) -> Result<(), BenchError> {
-        let failed = |source| BenchError::system("starting a process for NCCL", source);
+    fn start(&mut self, memory: MemoryKind) -> Result<(), Fault> {
+        let failed = |source| Fault::system("starting a process for NCCL", source);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["bench", "--nccl-rank", "--mem"]).arg(memory.to_string());
         apply(self.mode, &mut command);
@@ -165,55 +166,56 @@ impl Ranks {
         Ok(())
     }
 
-    fn tell_all(&mut self, order: &Order) -> Result<(), BenchError> {
+    fn tell_all(&mut self, order: &Order) -> Result<(), Fault> {
         (0..self.workers.0.len()).try_for_each(|rank| self.tell(rank, order))
     }
 
-    fn tell(&mut self, rank: usize, message: &impl Serialize) -> Result<(), BenchError> {
+    fn tell(&mut self, rank: usize, message: &impl Serialize) -> Result<(), Fault> {
         let until = Instant::now() + SILENCE_MAX;
         let told = self.workers.0[rank].tell(message, until, &self.interrupt);
         told.or_else(|error| match error.kind() {
-            ErrorKind::TimedOut => Err(SILENT),
-            ErrorKind::Interrupted => Err(BenchError::Interrupted),
+            ErrorKind::TimedOut => Err(silent()),
+            ErrorKind::Interrupted => Err(Fault::interrupted()),
             // It has ended, and its last reply says why.
             _ => self.collect(|_| Some(())).and(Err(self.gone())),
         })
     }
 
-    fn done(&self) -> Result<(), BenchError> {
+    fn done(&self) -> Result<(), Fault> {
         self.collect(|reply| matches!(reply, Reply::Done).then_some(())).map(drop)
     }
 
     /// A reply of each rank. `take` returns `None` for a reply to something else.
-    fn collect<T>(&self, take: impl Fn(Reply) -> Option<T>) -> Result<Vec<T>, BenchError> {
+    fn collect<T>(&self, take: impl Fn(Reply) -> Option<T>) -> Result<Vec<T>, Fault> {
         let name = self.mode.name();
         let read = |line: &str| {
             let reply: Reply = serde_json::from_str(line).ok()?;
             Some(match reply {
-                Reply::Failed { message, help, code } => {
-                    Err(BenchError::Nccl { name: self.mode.name(), message, help, code })
-                }
-                Reply::Mismatch(mismatch) => Err(BenchError::Mismatch(mismatch)),
+                Reply::Failed(fault) => Err(fault.about(&name)),
+                Reply::Mismatch(mismatch) => Err(mismatch.into()),
                 reply => take(reply).ok_or_else(|| {
                     let answer = format!("a process of {name} said something else");
-                    BenchError::Protocol { ask: ORDER, answer }
+                    faults::protocol(ORDER, answer)
                 }),
             })
         };
         let collected = self.workers.collect(SILENCE_MAX, &self.interrupt, |_| (), read);
         collected.map_err(|missing| match missing {
-            Missing::Silent(_) => SILENT,
+            Missing::Silent(_) => silent(),
             Missing::Ended(_) => self.gone(),
-            Missing::Interrupted => BenchError::Interrupted,
+            Missing::Interrupted => Fault::interrupted(),
             Missing::Refused { why, .. } => why,
         })
     }
 
-    fn gone(&self) -> BenchError {
-        let (name, message) = (self.mode.name(), "its process ended early".into());
-        let help = Some("standard error says why; NCCL_DEBUG=INFO tells more".into());
-        BenchError::Nccl { name, message, help, code: polyrail_report::exit::ENVIRONMENT }
+    fn gone(&self) -> Fault {
+        Fault::environment(format!("{}: its process ended early", self.mode.name()))
+            .with_help("standard error says why; NCCL_DEBUG=INFO tells more")
     }
+}
+
+fn silent() -> Fault {
+    faults::silent(ORDER, SILENCE_MAX)
 }
 
 /// The settings that make NCCL do so.
@@ -245,7 +247,6 @@ fn apply(mode: NcclMode, command: &mut Command) {
 /// A process that takes longer for an order has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 const ORDER: &str = "an order to NCCL";
-const SILENT: BenchError = BenchError::Silent { ask: ORDER, waited: SILENCE_MAX };
 /// Each takes a place in a stream, which has room for some thousands.
 const TRANSFERS_MAX: u64 = 100_000;
 
@@ -264,7 +265,7 @@ mod tests {
         ranks.interrupt.raise();
         let begin = Instant::now();
         let answer = ranks.tell_all(&Order::Poison).and_then(|()| ranks.done());
-        assert!(matches!(answer, Err(BenchError::Interrupted)));
+        assert!(matches!(answer, Err(fault) if fault.is_interrupted()));
         assert!(begin.elapsed() < SILENCE_MAX / 2, "{:?}", begin.elapsed());
     }
 

@@ -8,10 +8,11 @@ use polyrail_sys::threads::process_cpu_seconds;
 
 use super::cuda::spans_of;
 use super::nccl::{Order, Reply, Task};
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
 use crate::cmd::bench::options::not_devices;
 use crate::cmd::bench::talk::{from_hex, to_hex};
+use crate::fault::{Cause, Fault};
 use crate::orders::{Orders, reply};
 
 /// What was set up by the first line.
@@ -27,27 +28,27 @@ struct Rank {
 
 /// Obeys until standard input ends, and then is done, however it went: what went wrong has been
 /// replied.
-pub(crate) fn run_nccl_rank(config: Config, bank: &Bank) -> Result<(), BenchError> {
+pub(crate) fn run_nccl_rank(config: Config, bank: &Bank) -> Result<(), Fault> {
     let orders = Orders::follow()?;
     // It is there for the registration of memory only, and moves nothing.
     let engine = Engine::builder().config(config).build()?;
     let mut rank = match Rank::meet(&engine, bank, orders.next()?) {
         Ok(rank) => rank,
-        Err(error) => return Ok(reply(&failed(&error))?),
+        Err(fault) => return reply(&Reply::Failed(fault)),
     };
     reply(&Reply::Done)?;
     loop {
         let answer = match rank.obey(orders.next()?) {
             Ok(answer) => answer,
-            Err(BenchError::Mismatch(mismatch)) => Reply::Mismatch(mismatch),
-            Err(error) => failed(&error),
+            Err(Fault { cause: Cause::Mismatch(mismatch), .. }) => Reply::Mismatch(mismatch),
+            Err(fault) => Reply::Failed(fault),
         };
         reply(&answer)?;
     }
 }
 
 impl Rank {
-    fn meet(engine: &Engine, bank: &Bank, task: Task) -> Result<Self, BenchError> {
+    fn meet(engine: &Engine, bank: &Bank, task: Task) -> Result<Self, Fault> {
         let Bank::Device(device) = bank else { return Err(not_devices("nccl")) };
         let nccl = Nccl::load(task.library.as_deref())?;
         let id = match &task.id {
@@ -59,10 +60,7 @@ impl Rank {
             }
         };
         let Some(id) = id else {
-            return Err(BenchError::Protocol {
-                ask: "a task of NCCL",
-                answer: "no identity".into(),
-            });
+            return Err(faults::protocol("a task of NCCL", "no identity".into()));
         };
         let is_first = task.rank == 0;
         let needs = Needs {
@@ -75,7 +73,7 @@ impl Rank {
         Ok(Self { comm, buffers, spans: spans_of(task.layout), beat, task })
     }
 
-    fn obey(&mut self, order: Order) -> Result<Reply, BenchError> {
+    fn obey(&mut self, order: Order) -> Result<Reply, Fault> {
         match order {
             Order::Poison => self.buffers.poison().map(|()| Reply::Done),
             Order::Run { transfers } => self.transfer(transfers),
@@ -85,7 +83,7 @@ impl Rank {
         }
     }
 
-    fn transfer(&mut self, transfers: u64) -> Result<Reply, BenchError> {
+    fn transfer(&mut self, transfers: u64) -> Result<Reply, Fault> {
         let [out, into] = &self.beat;
         let beat = Span { from: 0, to: 0, len: BEAT_BYTES };
         self.comm.exchange(Some(out), Some(into), [beat])?;
@@ -104,7 +102,3 @@ impl Rank {
 }
 
 const BEAT_BYTES: u64 = 8;
-
-fn failed(error: &BenchError) -> Reply {
-    Reply::Failed { message: error.to_string(), help: error.help(), code: error.exit_code() }
-}

@@ -4,12 +4,12 @@
 use polyrail::{Config, Engine};
 
 use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{
     Against, Change, Schedule, Server, Verify, changed_config, lone_rail_config, other_config,
 };
 use crate::cmd::bench::talk::{Answer, Ask, Link, unexpected};
 use crate::cmd::bench::trial::Trial;
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
 /// Another pair of engines: the one here, and where the one there listens.
@@ -28,7 +28,7 @@ pub(crate) struct TrialRival<'l> {
 }
 
 impl Rival for TrialRival<'_> {
-    fn turn(&mut self, round: u64) -> Result<Turn, BenchError> {
+    fn turn(&mut self, round: u64) -> Result<Turn, Fault> {
         let sample = self.trial.sample(self.verify, self.transfers, round)?.sample;
         Ok(Turn {
             gb_per_s: sample.gb_per_s(),
@@ -37,14 +37,14 @@ impl Rival for TrialRival<'_> {
         })
     }
 
-    fn finish(self: Box<Self>) -> Result<(), BenchError> {
+    fn finish(self: Box<Self>) -> Result<(), Fault> {
         self.trial.tear_down()
     }
 }
 
 impl Other {
     /// The other engines that a schedule needs, at both ends.
-    pub(crate) fn open_all(schedule: &Schedule, link: &Link<'_>) -> Result<Vec<Self>, BenchError> {
+    pub(crate) fn open_all(schedule: &Schedule, link: &Link<'_>) -> Result<Vec<Self>, Fault> {
         let mut others = Vec::new();
         if schedule.against.contains(&Against::Alone) {
             for (near, rail) in link.pairs() {
@@ -72,7 +72,7 @@ impl Other {
     }
 
     /// The engines with a change.
-    pub(crate) fn open_changed(link: &Link<'_>, change: &Change) -> Result<Self, BenchError> {
+    pub(crate) fn open_changed(link: &Link<'_>, change: &Change) -> Result<Self, Fault> {
         let config = changed_config(link.engine, change)?;
         let kind = RivalKind::Baseline(change.to_string());
         Self::open(link, kind, Ask::OpenChanged { change: change.clone() }, config)
@@ -83,10 +83,7 @@ impl Other {
     }
 
     /// Connects the two, and so learns how many flows there are.
-    pub(crate) fn connect(
-        &self,
-        interrupt: &Interrupt,
-    ) -> Result<(RivalKind, Link<'_>), BenchError> {
+    pub(crate) fn connect(&self, interrupt: &Interrupt) -> Result<(RivalKind, Link<'_>), Fault> {
         let peer = self.server.connect(&self.engine, interrupt)?;
         let link = Link::new(&self.engine, peer, interrupt.clone());
         let kind = match &self.kind {
@@ -98,12 +95,7 @@ impl Other {
         Ok((kind, link))
     }
 
-    fn open(
-        link: &Link<'_>,
-        kind: RivalKind,
-        ask: Ask,
-        config: Config,
-    ) -> Result<Self, BenchError> {
+    fn open(link: &Link<'_>, kind: RivalKind, ask: Ask, config: Config) -> Result<Self, Fault> {
         let answer = link.ask(&ask)?;
         let Answer::Opened { address, invitation } = &answer else {
             return Err(unexpected(&ask, &answer));

@@ -19,8 +19,9 @@ use polyrail_report::{AgainstSample, Histogram};
 use polyrail_sys::threads::process_cpu_seconds;
 
 use self::flow::{Awaited, Flow, Listener};
-use crate::cmd::bench::error::{BenchError, Mismatch};
+use crate::cmd::bench::faults;
 use crate::cmd::bench::talk::{Answer, Ask, Link, RawSpec, Traffic, unexpected};
+use crate::fault::{Fault, Mismatch};
 use crate::interrupt::Interrupt;
 use crate::together::start_all;
 
@@ -56,7 +57,7 @@ impl<'l> RawClient<'l> {
         link: &'l Link<'l>,
         interrupt: &'l Interrupt,
         spec: RawSpec,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         spec.check()?;
         let ask = Ask::RawOpen(spec.clone());
         let addresses = match link.ask(&ask)? {
@@ -75,7 +76,7 @@ impl<'l> RawClient<'l> {
             };
             Flow::connect(&spec, traffic, index, from, to)
         };
-        let flows: Result<Vec<Flow>, BenchError> = spec.traffic().map(connect).collect();
+        let flows: Result<Vec<Flow>, Fault> = spec.traffic().map(connect).collect();
         let flows = flows?;
         let congestion = match link.ask(&Ask::RawAccept)? {
             Answer::RawAccepted { congestion } => congestion,
@@ -90,18 +91,18 @@ impl<'l> RawClient<'l> {
     }
 
     /// Moves this many pieces in each direction in use. Also the times one way, of a ping-pong.
-    pub(crate) fn round(&mut self, pieces: u64) -> Result<(AgainstSample, Histogram), BenchError> {
+    pub(crate) fn round(&mut self, pieces: u64) -> Result<(AgainstSample, Histogram), Fault> {
         self.link.tell(&Ask::RawBegin { pieces })?;
         let cpu = process_cpu_seconds();
         let results = run_all(&mut self.flows, &self.spec, pieces, self.interrupt)
-            .map_err(|source| BenchError::system(THREADS, source))?;
+            .map_err(|source| Fault::system(THREADS, source))?;
         self.interrupt.check()?;
         let local_cpu_seconds = process_cpu_seconds() - cpu;
         let spec = &self.spec;
         let mut all_times = Histogram::default();
         let (mut first, mut last) = (None::<Instant>, None::<Instant>);
         for (started, ended, times) in results {
-            let times = times.map_err(|source| BenchError::system("the raw baseline", source))?;
+            let times = times.map_err(|source| Fault::system("the raw baseline", source))?;
             all_times.merge(&times);
             first = Some(first.map_or(started, |first| first.min(started)));
             last = Some(last.map_or(ended, |last| last.max(ended)));
@@ -122,13 +123,13 @@ impl<'l> RawClient<'l> {
     }
 
     /// Compares what arrived, at both ends, with what was sent.
-    pub(crate) fn verify(&self) -> Result<(), BenchError> {
+    pub(crate) fn verify(&self) -> Result<(), Fault> {
         self.flows.iter().try_for_each(|flow| flow.verify(&self.spec))?;
         self.link.tell(&Ask::RawVerify)
     }
 
     /// Gives back the memory of both ends.
-    pub(crate) fn close(self) -> Result<(), BenchError> {
+    pub(crate) fn close(self) -> Result<(), Fault> {
         self.link.tell(&Ask::RawClose)
     }
 }
@@ -138,21 +139,21 @@ impl RawServer {
     pub(crate) fn open(
         spec: RawSpec,
         rails: impl Iterator<Item = (String, IpAddr)>,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let listen = |(rail, address)| Ok((rail, Listener::open(&spec, address)?));
-        let listeners: Result<_, BenchError> = rails.map(listen).collect();
+        let listeners: Result<_, Fault> = rails.map(listen).collect();
         let awaited = spec.traffic().collect();
         Ok(Self { spec, listeners: listeners?, awaited, flows: Vec::new(), round: None })
     }
 
     /// Where it listens, by rail.
-    pub(crate) fn addresses(&self) -> Result<Vec<(String, SocketAddr)>, BenchError> {
+    pub(crate) fn addresses(&self) -> Result<Vec<(String, SocketAddr)>, Fault> {
         let each = self.listeners.iter();
         each.map(|(rail, listener)| Ok((rail.clone(), listener.address()?))).collect()
     }
 
     /// Takes the connections that the client has made; the congestion control of the first.
-    pub(crate) fn accept(&mut self, stop: &Interrupt) -> Result<String, BenchError> {
+    pub(crate) fn accept(&mut self, stop: &Interrupt) -> Result<String, Fault> {
         let deadline = Instant::now() + ACCEPT_MAX;
         let wanted = self.spec.traffic().count();
         while !self.awaited.is_empty() {
@@ -171,7 +172,7 @@ impl RawServer {
                     "{missing} of {wanted} connections did not come, and {strangers} came that are of no measuring end"
                 );
                 let source = io::Error::new(io::ErrorKind::TimedOut, reason);
-                return Err(BenchError::system("the raw baseline", source));
+                return Err(Fault::system("the raw baseline", source));
             }
             if !came {
                 thread::sleep(Duration::from_millis(1));
@@ -181,11 +182,11 @@ impl RawServer {
     }
 
     /// Starts a thread for each connection.
-    pub(crate) fn begin(&mut self, pieces: u64) -> Result<(), BenchError> {
+    pub(crate) fn begin(&mut self, pieces: u64) -> Result<(), Fault> {
         let (there, wanted) = (self.flows.len(), self.spec.traffic().count());
         if there < wanted {
             let answer = format!("{there} of {wanted} connections are there and idle");
-            return Err(BenchError::Protocol { ask: "a round of the raw baseline", answer });
+            return Err(faults::protocol("a round of the raw baseline", answer));
         }
         let piece = self.spec.piece;
         let streams = self.flows.iter().map(Flow::stream).collect();
@@ -197,7 +198,7 @@ impl RawServer {
                 (flow, result)
             };
             let thread = Builder::new().name("raw".to_owned()).spawn(run);
-            round.threads.push(thread.map_err(|source| BenchError::system(THREADS, source))?);
+            round.threads.push(thread.map_err(|source| Fault::system(THREADS, source))?);
         }
         self.round = Some(round);
         Ok(())
@@ -209,7 +210,7 @@ impl RawServer {
     }
 
     /// Waits for the threads; the CPU time of the process since they were started.
-    pub(crate) fn end(&mut self) -> Result<f64, BenchError> {
+    pub(crate) fn end(&mut self) -> Result<f64, Fault> {
         let Some(mut round) = self.round.take() else { return Ok(0.0) };
         let mut result = Ok(());
         for thread in round.threads.drain(..) {
@@ -218,12 +219,12 @@ impl RawServer {
             self.flows.push(flow);
             result = result.and(ran);
         }
-        result.map_err(|source| BenchError::system("the raw baseline", source))?;
+        result.map_err(|source| Fault::system("the raw baseline", source))?;
         Ok(process_cpu_seconds() - round.cpu_seconds)
     }
 
     /// Compares what arrived here with what was sent.
-    pub(crate) fn verify(&self) -> Result<(), BenchError> {
+    pub(crate) fn verify(&self) -> Result<(), Fault> {
         self.flows.iter().try_for_each(|flow| flow.verify(&self.spec))
     }
 }
@@ -284,9 +285,9 @@ fn run_all<'f>(
 }
 
 /// How a wrong byte of the baseline is reported.
-fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> BenchError {
+fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> Fault {
     let host = crate::host::hostname();
-    BenchError::Mismatch(Mismatch { host, size, offset, expected, got })
+    Mismatch { host, size, offset, expected, got }.into()
 }
 
 const THREADS: &str = "starting the threads of the raw baseline";

@@ -4,8 +4,8 @@ use std::fmt;
 
 use polyrail_report::{AgainstAlone, Baseline, LoneRail, Spread, SweepRow};
 
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Schedule;
+use crate::fault::Fault;
 
 /// What a rival is, and so where in the report it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ pub(crate) struct Turn {
 /// Something that is set up for a size.
 pub(crate) trait Rival {
     /// Moves what the engine moves in a sample, and compares what arrived.
-    fn turn(&mut self, round: u64) -> Result<Turn, BenchError>;
+    fn turn(&mut self, round: u64) -> Result<Turn, Fault>;
 
     /// Gives back its memory.
-    fn finish(self: Box<Self>) -> Result<(), BenchError>;
+    fn finish(self: Box<Self>) -> Result<(), Fault>;
 }
 
 /// A rival with all its rounds so far.
@@ -132,7 +132,7 @@ pub(crate) fn sweep(standings: &[Standing]) -> Vec<SweepRow> {
     standings.iter().filter_map(row).collect()
 }
 
-pub(crate) const CONTIGUOUS: &str = "contiguous";
+pub(super) const CONTIGUOUS: &str = "contiguous";
 
 fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.gb_per_s).collect()

@@ -3,10 +3,10 @@
 
 use super::messages::{End, SetUp};
 use super::raw_spec::RawSpec;
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{
     DEPTH_MAX, Layout, OUTSTANDING_SEGMENTS_MAX, POSTERS_MAX, SEGMENTS_MAX,
 };
+use crate::fault::Fault;
 
 /// Connections of the baseline in each direction; each has a thread at both ends. Eight rails with 128 sockets each.
 const RAW_FLOWS_MAX: u64 = 1024;
@@ -21,7 +21,7 @@ impl SetUp {
     }
 
     /// Whether a client that keeps to its own options may ask for it.
-    pub(crate) fn check(&self) -> Result<(), BenchError> {
+    pub(crate) fn check(&self) -> Result<(), Fault> {
         let Layout { size, segments, slots } = self.layout;
         within("segments", segments, 1, SEGMENTS_MAX)?;
         within("slots", slots, 1, OUTSTANDING_SEGMENTS_MAX / segments)?;
@@ -37,7 +37,7 @@ impl SetUp {
 
 impl RawSpec {
     /// The same for a baseline.
-    pub(crate) fn check(&self) -> Result<(), BenchError> {
+    pub(crate) fn check(&self) -> Result<(), Fault> {
         within("flows", self.flows as u64, 1, RAW_FLOWS_MAX)?;
         within("area", self.area, 1, BYTES_MAX)?;
         within("piece", self.piece, 1, self.area)?;
@@ -48,15 +48,15 @@ impl RawSpec {
     }
 }
 
-fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), BenchError> {
+fn within(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Fault> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
     Err(refused(field, value, format!("{least} to {most}")))
 }
 
-fn refused(field: &'static str, value: u64, allowed: String) -> BenchError {
-    BenchError::usage(field, value, "is nothing that a client asks for", allowed)
+fn refused(field: &'static str, value: u64, allowed: String) -> Fault {
+    Fault::usage(field, value, "is nothing that a client asks for", allowed)
 }
 
 #[cfg(test)]

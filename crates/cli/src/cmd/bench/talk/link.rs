@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::load::{DownRail, Load, OneNic};
 use super::messages::{Answer, Ask};
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::stdout::excerpt;
 
@@ -84,7 +85,7 @@ impl<'a> Link<'a> {
     }
 
     /// Asks and waits for the answer. A failure at the other end becomes an error here.
-    pub(crate) fn ask(&self, ask: &Ask) -> Result<Answer, BenchError> {
+    pub(crate) fn ask(&self, ask: &Ask) -> Result<Answer, Fault> {
         self.say(ask)?;
         let name = ask.name();
         let started = Instant::now();
@@ -94,20 +95,18 @@ impl<'a> Link<'a> {
                 heard = Instant::now();
                 return match decode(&bytes, name)? {
                     Answer::StillHere => continue,
-                    Answer::Failed { message, help, code } => {
-                        Err(BenchError::Remote { message, help, code })
-                    }
-                    Answer::Mismatch(mismatch) => Err(BenchError::Mismatch(mismatch)),
+                    Answer::Failed(fault) => Err(fault.about("the other side")),
+                    Answer::Mismatch(mismatch) => Err(mismatch.into()),
                     answer => Ok(answer),
                 };
             }
             if let Some(why) = self.peer.lost() {
-                return Err(BenchError::Gone { peer: self.peer.name().to_owned(), why });
+                return Err(faults::gone(self.peer.name(), why));
             }
             self.interrupt.check_wait()?;
             let waited = started.elapsed();
             if waited > SILENCE_MAX {
-                return Err(BenchError::Silent { ask: name, waited });
+                return Err(faults::silent(name, waited));
             }
             if heard.elapsed() >= KEEP_ALIVE {
                 // Its delivery fails when the peer is gone.
@@ -118,14 +117,14 @@ impl<'a> Link<'a> {
     }
 
     /// As [`Link::ask`], where nothing but [`Answer::Done`] is expected.
-    pub(crate) fn tell(&self, ask: &Ask) -> Result<(), BenchError> {
+    pub(crate) fn tell(&self, ask: &Ask) -> Result<(), Fault> {
         match self.ask(ask)? {
             Answer::Done => Ok(()),
             other => Err(unexpected(ask, &other)),
         }
     }
 
-    pub(crate) fn answer(&self, answer: &Answer) -> Result<(), BenchError> {
+    pub(crate) fn answer(&self, answer: &Answer) -> Result<(), Fault> {
         self.say(answer)
     }
 
@@ -182,18 +181,18 @@ impl<'a> Link<'a> {
     }
 
     /// Delivers a message; an error when the peer can't be reached any more.
-    fn say(&self, message: &impl Serialize) -> Result<(), BenchError> {
+    fn say(&self, message: &impl Serialize) -> Result<(), Fault> {
         let bytes = serde_json::to_vec(message)
-            .map_err(|error| BenchError::system("writing a control message", error.into()))?;
+            .map_err(|error| Fault::system("writing a control message", error.into()))?;
         if self.interrupt.has_waited() {
-            return Err(BenchError::Interrupted);
+            return Err(Fault::interrupted());
         }
         let transfer = self.engine.notify(&self.peer, &bytes)?;
         self.wait_patiently(&transfer)
     }
 
     /// Waits for a small transfer; the engine's own deadlines end it when the peer is gone.
-    fn wait_patiently(&self, transfer: &Transfer) -> Result<(), BenchError> {
+    fn wait_patiently(&self, transfer: &Transfer) -> Result<(), Fault> {
         let started = Instant::now();
         loop {
             if let Some(ended) = transfer.wait(Interrupt::LOOK) {
@@ -202,7 +201,7 @@ impl<'a> Link<'a> {
             self.interrupt.check_wait()?;
             let waited = started.elapsed();
             if waited > SILENCE_MAX {
-                return Err(BenchError::Silent { ask: "a control message", waited });
+                return Err(faults::silent("a control message", waited));
             }
         }
     }
@@ -210,29 +209,25 @@ impl<'a> Link<'a> {
 
 /// A server serves one client at a time; another one is told so at once.
 pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
-    let busy = Answer::Failed {
-        message: BUSY.into(),
-        help: Some("try again when it is done".into()),
-        code: exit::PEER,
-    };
+    let busy = Fault::new(exit::PEER, BUSY).with_help("try again when it is done");
     // Whether the stranger hears it is its own concern.
-    if let Ok(bytes) = serde_json::to_vec(&busy)
+    if let Ok(bytes) = serde_json::to_vec(&Answer::Failed(busy))
         && let Ok(transfer) = engine.notify(peer, &bytes)
     {
         transfer.detach();
     }
 }
 
-fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, BenchError> {
+fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, Fault> {
     serde_json::from_slice(bytes).map_err(|_| {
         let answer = excerpt(&String::from_utf8_lossy(bytes));
-        BenchError::Protocol { ask, answer }
+        faults::protocol(ask, answer)
     })
 }
 
-pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
+pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> Fault {
     let answer = serde_json::to_string(answer).unwrap_or_default();
-    BenchError::Protocol { ask: ask.name(), answer: answer.chars().take(80).collect() }
+    faults::protocol(ask.name(), answer.chars().take(80).collect())
 }
 
 /// What a server that has a client answers to another one.

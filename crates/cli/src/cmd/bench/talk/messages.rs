@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::load::{DownRail, Load, RailDelta};
 use super::raw_spec::RawSpec;
-use crate::cmd::bench::error::Mismatch;
 use crate::cmd::bench::options::{Change, Layout, Op, Verify};
+use crate::fault::{Fault, Mismatch};
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
 pub(crate) const CONTROL_VERSION: u32 = 9;
@@ -133,11 +133,7 @@ pub(crate) enum Answer {
     Threads {
         threads: Vec<PlacedThread>,
     },
-    Failed {
-        message: String,
-        help: Option<String>,
-        code: u8,
-    },
+    Failed(Fault),
 }
 
 /// What the serving end says about itself.

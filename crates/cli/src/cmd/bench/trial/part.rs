@@ -4,9 +4,9 @@ use polyrail::PreparedTransfer;
 
 use super::ping_pong::PingPong;
 use super::work::Work;
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::Buffers;
 use crate::cmd::bench::talk::{End, Link, Regions, SetUp};
+use crate::fault::Fault;
 
 pub(crate) enum Part<'l> {
     Stream(Work<'l>),
@@ -21,7 +21,7 @@ impl<'l> Part<'l> {
         set_up: &SetUp,
         theirs: &Regions,
         end: End,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         if set_up.latency {
             return Ok(Self::PingPong(PingPong::new(link, buffers, set_up, theirs)?));
         }

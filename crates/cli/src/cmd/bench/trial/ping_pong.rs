@@ -13,10 +13,11 @@ use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
 use super::work::{Job, Maker};
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::Buffers;
 use crate::cmd::bench::options::Op;
 use crate::cmd::bench::talk::{End, Link, Regions, SetUp};
+use crate::fault::Fault;
 
 /// One end of a ping-pong.
 pub(crate) struct PingPong<'a> {
@@ -40,7 +41,7 @@ impl<'a> PingPong<'a> {
         buffers: &Buffers,
         set_up: &SetUp,
         theirs: &Regions,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let maker = Maker { engine: link.engine, peer: &link.peer, buffers, theirs };
         let (out, into) = if set_up.op == Op::Send {
             (maker.prepare(Job::Send, 0, None)?, Some(maker.prepare(Job::Receive, 0, None)?))
@@ -56,7 +57,7 @@ impl<'a> PingPong<'a> {
     }
 
     /// Makes sure that the first message can come.
-    pub(crate) fn start(&self) -> Result<Ready<'_, 'a>, BenchError> {
+    pub(crate) fn start(&self) -> Result<Ready<'_, 'a>, Fault> {
         let receive = self.into.as_ref().map(PreparedTransfer::post).transpose()?;
         Ok(Ready { game: self, receive, unacknowledged: VecDeque::with_capacity(UNACKNOWLEDGED) })
     }
@@ -69,7 +70,7 @@ impl Ready<'_, '_> {
         end: End,
         rounds: u64,
         stop: impl Fn(bool) -> bool,
-    ) -> Result<Ran, BenchError> {
+    ) -> Result<Ran, Fault> {
         let idle_stop = || stop(true);
         let mut times = Histogram::default();
         let cpu = thread_cpu_time();
@@ -78,7 +79,7 @@ impl Ready<'_, '_> {
         for round in 0..rounds {
             // Short ones are over before anybody waits for them.
             if stop(false) {
-                return Err(BenchError::Interrupted);
+                return Err(Fault::interrupted());
             }
             if end == End::Client {
                 self.send()?;
@@ -103,7 +104,7 @@ impl Ready<'_, '_> {
         Ok(Ran { seconds, times, cpu, waited })
     }
 
-    fn send(&mut self) -> Result<(), BenchError> {
+    fn send(&mut self) -> Result<(), Fault> {
         // The answer to a message comes after its acknowledgement or with it, so that the oldest of
         // several is over long ago, and waiting for it does not wait.
         if self.unacknowledged.len() == UNACKNOWLEDGED
@@ -115,7 +116,7 @@ impl Ready<'_, '_> {
         Ok(())
     }
 
-    fn receive(&mut self, again: bool, stop: &impl Fn() -> bool) -> Result<(), BenchError> {
+    fn receive(&mut self, again: bool, stop: &impl Fn() -> bool) -> Result<(), Fault> {
         let game = self.game;
         let Some(into) = &game.into else { return self.await_ball(stop) };
         if let Some(receive) = self.receive.take() {
@@ -127,7 +128,7 @@ impl Ready<'_, '_> {
         Ok(())
     }
 
-    fn await_ball(&self, stop: &impl Fn() -> bool) -> Result<(), BenchError> {
+    fn await_ball(&self, stop: &impl Fn() -> bool) -> Result<(), Fault> {
         let started = Instant::now();
         loop {
             if let Some(notification) = self.game.link.engine.wait_notification(SLICE) {
@@ -136,11 +137,11 @@ impl Ready<'_, '_> {
                 }
                 // Anything else from the peer means that it has given up the game.
                 if self.game.link.put_back(notification) {
-                    return Err(BenchError::Interrupted);
+                    return Err(Fault::interrupted());
                 }
             }
             if stop() {
-                return Err(BenchError::Interrupted);
+                return Err(Fault::interrupted());
             }
             // If the peer is gone, the message to it fails.
             if let Some(transfer) = self.unacknowledged.back() {
@@ -148,7 +149,7 @@ impl Ready<'_, '_> {
             }
             if started.elapsed() > SILENCE_MAX {
                 let waited = started.elapsed();
-                return Err(BenchError::Stuck { waited, dump: self.game.link.engine.dump() });
+                return Err(faults::stuck(waited, &self.game.link.engine.dump()));
             }
         }
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use polyrail_host::Sysroot;
 use polyrail_sample::{Attached, Hot, Options, Sample, Sampler, Snapshot};
 
-use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 use crate::queue_stats::read_queues;
 
 /// Looks at this process at the start and the end of each interval.
@@ -26,7 +26,7 @@ pub(crate) struct Watched {
 
 impl Watch {
     /// Opens every source of counters.
-    pub(crate) fn open() -> Result<Self, BenchError> {
+    pub(crate) fn open() -> Result<Self, Fault> {
         let options = Options { pids: vec![std::process::id()], ..Options::default() };
         let sampler = Sampler::open(&Sysroot::live(), options)?;
         Ok(Self { sampler: Arc::new(Mutex::new(sampler)) })
@@ -54,7 +54,7 @@ impl Watched {
 
 /// Writes a sample each second to `file`, of this process and of the one that it measures against,
 /// if that is here, too.
-pub(crate) fn attach(file: File, path: &Path) -> Result<Attached, BenchError> {
+pub(crate) fn attach(file: File, path: &Path) -> Result<Attached, Fault> {
     let root = Sysroot::live();
     let pids = [vec![std::process::id()], partners(&root)].concat();
     let options = Options { pids, ..Options::default() };

@@ -5,10 +5,11 @@ use std::thread;
 use polyrail::{Engine, Peer, PreparedTransfer, Region, RemoteRegion, Request};
 use polyrail_profiler::drive::{DriveError, Driver, Ran, Running};
 
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
 use crate::cmd::bench::options::{Op, Piece};
 use crate::cmd::bench::talk::{End, Regions, SetUp, from_hex, to_hex};
+use crate::fault::Fault;
 use crate::together::{Begun, start_all};
 
 /// Everything that a sample of a stream of transfers needs at this end.
@@ -28,7 +29,7 @@ pub(crate) fn buffers_of(
     engine: &Engine,
     bank: &Bank,
     end: End,
-) -> Result<Buffers, BenchError> {
+) -> Result<Buffers, Fault> {
     let seed_of = |sender: End| set_up.seed.wrapping_add(u64::from(sender == End::Server));
     let other = match end {
         End::Client => End::Server,
@@ -57,7 +58,7 @@ impl<'a> Work<'a> {
         set_up: &SetUp,
         theirs: &Regions,
         end: End,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let maker = Maker { engine, peer, buffers, theirs };
         let posts = end == End::Client || set_up.bidir;
         let mut jobs = Vec::new();
@@ -71,18 +72,18 @@ impl<'a> Work<'a> {
                 jobs.extend(set_up.sends(end).then_some(Job::Send));
             }
         }
-        let drivers = |job: &Job| -> Result<Vec<Driver<'a>>, BenchError> {
+        let drivers = |job: &Job| -> Result<Vec<Driver<'a>>, Fault> {
             // Receives are posted in the order of slots, by whoever sends in that order.
             let posters = if *job == Job::Receive { 1 } else { set_up.posters };
             let driver = |poster: u64| {
                 let slots = (poster..buffers.layout.slots).step_by(posters as usize);
                 let prepared = slots.map(|slot| maker.prepare(*job, slot, None));
-                let prepared: Result<Vec<PreparedTransfer>, BenchError> = prepared.collect();
+                let prepared: Result<Vec<PreparedTransfer>, Fault> = prepared.collect();
                 Ok(Driver::new(engine, prepared?, share(set_up.depth, poster, posters)))
             };
             (0..posters).map(driver).collect()
         };
-        let jobs: Result<_, BenchError> = jobs.iter().map(drivers).collect();
+        let jobs: Result<_, Fault> = jobs.iter().map(drivers).collect();
         Ok(Self { jobs: jobs? })
     }
 
@@ -92,10 +93,10 @@ impl<'a> Work<'a> {
     }
 
     /// Posts as many transfers as may be outstanding.
-    pub(crate) fn start(&self, transfers: u64) -> Result<Started<'_>, BenchError> {
+    pub(crate) fn start(&self, transfers: u64) -> Result<Started<'_>, Fault> {
         let jobs: Result<_, DriveError> =
             self.jobs.iter().map(|job| start(job, transfers)).collect();
-        Ok(Started { jobs: jobs.map_err(|error: DriveError| BenchError::from(error))? })
+        Ok(Started { jobs: jobs.map_err(|error: DriveError| Fault::from(error))? })
     }
 }
 
@@ -122,19 +123,16 @@ fn share(all: u64, index: u64, of: u64) -> u64 {
 impl Started<'_> {
     /// Runs all drivers to their end, each on a thread of its own. `None` at an end that has nothing
     /// to post.
-    pub(crate) fn finish(
-        self,
-        stop: impl Fn(bool) -> bool + Sync,
-    ) -> Result<Option<Ran>, BenchError> {
+    pub(crate) fn finish(self, stop: impl Fn(bool) -> bool + Sync) -> Result<Option<Ran>, Fault> {
         let stop = &stop;
         let mut jobs = self.jobs;
         // The first of the last job runs on this thread.
         let Some(own) = jobs.last_mut().map(|drivers| drivers.remove(0)) else { return Ok(None) };
         thread::scope(|scope| {
-            let finish = |running: Running<'_>| running.finish(stop).map_err(BenchError::from);
+            let finish = |running: Running<'_>| running.finish(stop).map_err(Fault::from);
             let posters: Vec<usize> = jobs.iter().map(Vec::len).collect();
             let begin = |running| move || finish(running);
-            let failed = |source| BenchError::system("starting the threads of the posters", source);
+            let failed = |source| Fault::system("starting the threads of the posters", source);
             let begun = start_all(scope, jobs.into_iter().flatten().map(begin)).map_err(failed)?;
             let own = finish(own);
             let mut results = begun.into_iter().filter_map(Begun::join);
@@ -147,7 +145,7 @@ impl Started<'_> {
 
 /// All that ran at once. The last job sends, and its times are the ones to show; `ran` is one of its
 /// drivers.
-fn summed(mut ran: Ran, mut others: Vec<Vec<Result<Ran, BenchError>>>) -> Result<Ran, BenchError> {
+fn summed(mut ran: Ran, mut others: Vec<Vec<Result<Ran, Fault>>>) -> Result<Ran, Fault> {
     for beside in others.pop().unwrap_or_default() {
         ran = ran.beside(&beside?);
     }
@@ -179,7 +177,7 @@ impl Maker<'_, '_> {
         job: Job,
         slot: u64,
         notification: Option<&[u8]>,
-    ) -> Result<PreparedTransfer, BenchError> {
+    ) -> Result<PreparedTransfer, Fault> {
         let pieces = self.buffers.layout.pieces(slot);
         let peer = self.peer;
         Ok(match job {
@@ -191,7 +189,7 @@ impl Maker<'_, '_> {
                         remote.slice(piece.dest, piece.len)?,
                     ))
                 };
-                let pairs: Result<Vec<_>, BenchError> = pieces.map(pair).collect();
+                let pairs: Result<Vec<_>, Fault> = pieces.map(pair).collect();
                 let write = Request::write(peer).segments(pairs?);
                 self.engine.prepare(match notification {
                     Some(bytes) => write.notification(bytes.to_vec()),
@@ -206,39 +204,39 @@ impl Maker<'_, '_> {
                         remote.slice(piece.source, piece.len)?,
                     ))
                 };
-                let pairs: Result<Vec<_>, BenchError> = pieces.map(pair).collect();
+                let pairs: Result<Vec<_>, Fault> = pieces.map(pair).collect();
                 self.engine.prepare(Request::read(peer).segments(pairs?))?
             }
             Job::Send => {
                 let slice = |piece: Piece| Ok(self.source()?.slice(piece.source, piece.len)?);
-                let slices: Result<Vec<_>, BenchError> = pieces.map(slice).collect();
+                let slices: Result<Vec<_>, Fault> = pieces.map(slice).collect();
                 self.engine.prepare(Request::send(peer, slot).locals(slices?))?
             }
             Job::Receive => {
                 let slice = |piece: Piece| Ok(self.dest()?.slice(piece.dest, piece.len)?);
-                let slices: Result<Vec<_>, BenchError> = pieces.map(slice).collect();
+                let slices: Result<Vec<_>, Fault> = pieces.map(slice).collect();
                 self.engine.prepare(Request::receive(peer, slot).locals(slices?))?
             }
         })
     }
 
-    fn source(&self) -> Result<&Region, BenchError> {
+    fn source(&self) -> Result<&Region, Fault> {
         self.buffers.source.as_ref().map(Store::region).ok_or_else(|| missing("a source here"))
     }
 
-    fn dest(&self) -> Result<&Region, BenchError> {
+    fn dest(&self) -> Result<&Region, Fault> {
         self.buffers.dest.as_ref().map(Store::region).ok_or_else(|| missing("a destination here"))
     }
 
-    fn import(&self, description: &Option<String>) -> Result<RemoteRegion, BenchError> {
+    fn import(&self, description: &Option<String>) -> Result<RemoteRegion, Fault> {
         let bytes = description.as_deref().and_then(from_hex);
         Ok(self.engine.import(&bytes.ok_or_else(|| missing("a region at the other side"))?)?)
     }
 }
 
 /// The ends disagree about who sends.
-fn missing(what: &str) -> BenchError {
-    BenchError::Protocol { ask: "set_up", answer: format!("it leaves out {what}") }
+fn missing(what: &str) -> Fault {
+    faults::protocol("set_up", format!("it leaves out {what}"))
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::mismatch;
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::talk::{RawSpec, Traffic};
+use crate::fault::Fault;
 
 /// A connection with its part of the working set.
 pub(crate) struct Flow {
@@ -48,8 +49,8 @@ impl Flow {
         index: usize,
         from: IpAddr,
         to: SocketAddr,
-    ) -> Result<Self, BenchError> {
-        let failed = |source| BenchError::system(format!("raw: connecting to {to}"), source);
+    ) -> Result<Self, Fault> {
+        let failed = |source| Fault::system(format!("raw: connecting to {to}"), source);
         let connect = || -> io::Result<TcpStream> {
             let socket = socket(spec, to)?;
             socket.bind(&SocketAddr::new(from, 0).into())?;
@@ -121,7 +122,7 @@ impl Flow {
     }
 
     /// Compares what was received with what the other end sent.
-    pub(crate) fn verify(&self, spec: &RawSpec) -> Result<(), BenchError> {
+    pub(crate) fn verify(&self, spec: &RawSpec) -> Result<(), Fault> {
         let from_server = !self.is_server;
         let into = if self.traffic == Traffic::PingPong {
             &self.area[spec.piece as usize..]
@@ -139,9 +140,9 @@ impl Flow {
     }
 
     /// The congestion control that the connection really has.
-    pub(crate) fn congestion(&self) -> Result<String, BenchError> {
+    pub(crate) fn congestion(&self) -> Result<String, Fault> {
         let name = SockRef::from(&*self.stream).tcp_congestion();
-        let name = name.map_err(|source| BenchError::system("raw: TCP_CONGESTION", source))?;
+        let name = name.map_err(|source| Fault::system("raw: TCP_CONGESTION", source))?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
@@ -152,10 +153,9 @@ impl Flow {
         index: usize,
         stream: TcpStream,
         is_server: bool,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Fault> {
         let bytes = spec.flow_bytes();
-        let area = memory(bytes)
-            .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
+        let area = memory(bytes).map_err(|source| faults::mapping(bytes, source))?;
         let mut flow =
             Self { index, traffic, stream: stream.into(), area, is_server, landed_pieces: 0 };
         let pattern = outgoing(spec, index, is_server);
@@ -209,9 +209,9 @@ impl Flow {
 }
 
 impl Listener {
-    pub(crate) fn open(spec: &RawSpec, address: IpAddr) -> Result<Self, BenchError> {
+    pub(crate) fn open(spec: &RawSpec, address: IpAddr) -> Result<Self, Fault> {
         let address = SocketAddr::new(address, 0);
-        let failed = |source| BenchError::system(format!("raw: listening on {address}"), source);
+        let failed = |source| Fault::system(format!("raw: listening on {address}"), source);
         let listen = || -> io::Result<TcpListener> {
             let socket = socket(spec, address)?;
             socket.bind(&address.into())?;
@@ -223,8 +223,8 @@ impl Listener {
         Ok(Self { listener: listen().map_err(failed)?, ungreeted: Vec::new(), strangers: 0 })
     }
 
-    pub(crate) fn address(&self) -> Result<SocketAddr, BenchError> {
-        self.listener.local_addr().map_err(|source| BenchError::system("raw: address", source))
+    pub(crate) fn address(&self) -> Result<SocketAddr, Fault> {
+        self.listener.local_addr().map_err(|source| Fault::system("raw: address", source))
     }
 
     /// The next connection that greets as one of the `awaited` flows, if there is one; it is awaited no longer. Others
@@ -233,8 +233,8 @@ impl Listener {
         &mut self,
         spec: &RawSpec,
         awaited: &mut Awaited,
-    ) -> Result<Option<Flow>, BenchError> {
-        let failed = |source| BenchError::system("raw: accepting a connection", source);
+    ) -> Result<Option<Flow>, Fault> {
+        let failed = |source| Fault::system("raw: accepting a connection", source);
         loop {
             if let Some(flow) = self.greeted(spec, awaited)? {
                 return Ok(Some(flow));
@@ -271,11 +271,7 @@ impl Listener {
     }
 
     /// A connection whose greeting has come, if there is one.
-    fn greeted(
-        &mut self,
-        spec: &RawSpec,
-        awaited: &mut Awaited,
-    ) -> Result<Option<Flow>, BenchError> {
+    fn greeted(&mut self, spec: &RawSpec, awaited: &mut Awaited) -> Result<Option<Flow>, Fault> {
         let mut at = 0;
         while let Some((stream, _)) = self.ungreeted.get(at) {
             let mut bytes = [0; GREETING];
@@ -294,7 +290,7 @@ impl Listener {
                         .set_nonblocking(false)
                         .and_then(|()| prepare(&stream))
                         .and_then(|()| stream.read_exact(&mut bytes));
-                    let failed = |source| BenchError::system("raw: accepting a connection", source);
+                    let failed = |source| Fault::system("raw: accepting a connection", source);
                     greeted.map_err(failed)?;
                     return Flow::new(spec, traffic, index, stream, true).map(Some);
                 }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::iter::once;
 
 use super::*;
+use crate::fault::Cause;
 use crate::together::tests::{is_alone, without_more_threads};
 
 fn spec(to_us: bool, ping_pong: bool) -> RawSpec {
@@ -157,9 +158,9 @@ fn a_wrong_byte_is_found() {
     let spec = spec(false, false);
     let (mut server, _flows) = play(&spec, 30);
     server.flows[1].area_mut()[12_345] ^= 1;
-    match server.verify().unwrap_err() {
-        BenchError::Mismatch(mismatch) => assert_eq!(mismatch.offset, 12_345),
-        other => panic!("{other}"),
+    match server.verify().unwrap_err().cause {
+        Cause::Mismatch(mismatch) => assert_eq!(mismatch.offset, 12_345),
+        other => panic!("{other:?}"),
     }
 }
 

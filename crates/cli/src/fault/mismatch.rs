@@ -3,7 +3,10 @@
 use std::fmt;
 
 use polyrail_pattern::POISON;
+use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
+
+use super::{Cause, Fault};
 
 /// The first wrong byte of a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,5 +29,13 @@ impl fmt::Display for Mismatch {
             "wrong data on {host}, transfers of {size} bytes: first wrong offset {offset}, \
              expected {expected:#04x}, got {got:#04x}{why}"
         )
+    }
+}
+
+impl From<Mismatch> for Fault {
+    fn from(mismatch: Mismatch) -> Self {
+        let fault = Self::new(exit::DATA, mismatch.to_string());
+        Self { cause: Cause::Mismatch(mismatch), ..fault }
+            .with_help("data arrived wrong: please report this with the command line")
     }
 }

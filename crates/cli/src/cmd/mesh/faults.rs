@@ -1,0 +1,61 @@
+//! Errors that several modules of the mesh meet.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use polyrail::{Explain, LostReason, PostError};
+use polyrail_report::exit;
+
+use crate::fault::Fault;
+
+/// A value or a combination of options that can't be used.
+pub(crate) fn usage(
+    option: &str,
+    value: impl Display,
+    reason: impl Display,
+    allowed: impl Display,
+    help: &str,
+) -> Fault {
+    Fault::new(exit::USAGE, format!("{option} `{value}` {reason}; allowed: {allowed}"))
+        .with_help(help)
+}
+
+/// `who` are a worker, or several.
+pub(crate) fn silent(who: &str, order: &str, waited: Duration) -> Fault {
+    let text = format!("{who} did not answer `{order}` for {} s", waited.as_secs());
+    Fault::new(exit::PEER, text)
+        .with_help("see whether that node is busy or stopped, or give --timeout")
+}
+
+pub(crate) fn gone(who: &str, why: &LostReason) -> Fault {
+    Fault::new(exit::PEER, format!("{who} is gone: {why}")).with_help(WHY_ENDED)
+}
+
+pub(crate) fn ended(who: &str, status: &str) -> Fault {
+    let text = format!("the process of {who} ended before it told its result ({status})");
+    Fault::new(exit::PEER, text).with_help(WHY_ENDED)
+}
+
+pub(crate) fn protocol(who: &str, order: &str, answer: &str) -> Fault {
+    let answer: String = answer.chars().take(80).collect();
+    Fault::new(exit::PEER, format!("{who} answered `{order}` with something else: {answer}"))
+}
+
+/// The mesh of another process has another version.
+pub(crate) fn version(who: &str, theirs: &str, here: &str, ours: u32) -> Fault {
+    let text = format!("{who} speaks version {theirs} of the mesh, and {here} version {ours}");
+    Fault::new(exit::PEER, text).with_help(SAME_BUILD)
+}
+
+pub(crate) fn post(pair: &str, source: &PostError) -> Fault {
+    let text = format!("a transfer of {pair} could not be posted: {source}");
+    Fault { help: source.help(), ..Fault::new(source.exit_code(), text) }
+}
+
+pub(crate) fn lost(pair: &str, announced: u64, arrived: u64) -> Fault {
+    let text = format!("{pair}: {announced} transfers ended at the sender, and {arrived} arrived");
+    Fault::new(exit::DATA, text).with_help("please report this with the command line")
+}
+
+pub(crate) const SAME_BUILD: &str = "use the same build of polyrail on all nodes";
+const WHY_ENDED: &str = "look on that node why its process ended, and start all of them again";

@@ -1,0 +1,89 @@
+//! Reports of the commands that measure: their head, and where they go.
+
+use std::path::Path;
+
+use polyrail_report::{RunHead, Tool, without_invitation};
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::files;
+use crate::stdout::{put, tell};
+use crate::unwritten::Unwritten;
+
+pub(crate) fn tool() -> Tool {
+    Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() }
+}
+
+/// The head of the report of a run that begins now.
+pub(crate) fn begin(schema_version: u32) -> RunHead {
+    let arguments = std::env::args_os().skip(1);
+    let mut notes = Vec::new();
+    if cfg!(debug_assertions) {
+        notes.push("this is a debug build: take no figures from it".into());
+    }
+    RunHead {
+        schema_version,
+        tool: tool(),
+        arguments: arguments.map(|it| without_invitation(&it.to_string_lossy())).collect(),
+        started_unix_ms: crate::host::unix_ms(),
+        elapsed_s: 0.0,
+        notes,
+        error: None,
+    }
+}
+
+/// A report in one of its forms.
+pub(crate) struct Form<'a> {
+    /// Its name for people, such as `JSON`.
+    pub(crate) name: &'static str,
+    /// The file that was asked for; `-` is standard output.
+    pub(crate) path: Option<&'a Path>,
+    pub(crate) text: String,
+}
+
+/// Writes the files, and prints the text for people with their names. What can't be written keeps nobody from seeing
+/// the rest.
+pub(crate) fn show(mut text: String, forms: &[Form<'_>]) -> Result<(), Fault> {
+    let (mut written, mut for_programs) = (Ok(()), String::new());
+    for Form { name, path, text: form } in forms {
+        match path {
+            None => {}
+            Some(path) if is_stdout(path) => for_programs += form,
+            Some(path) => match write(path, form) {
+                Ok(()) => text += &format!("{name}: {}\n", path.display()),
+                failed => written = written.and(failed),
+            },
+        }
+    }
+    print(&text, &for_programs);
+    written
+}
+
+/// Prints the text for people, or documents for programs instead; people read standard error then.
+pub(crate) fn print(text: &str, for_programs: &str) {
+    if for_programs.is_empty() {
+        let _ = put(text);
+        return;
+    }
+    tell!("{}", text.trim_end());
+    let _ = put(for_programs);
+}
+
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A report as JSON.
+pub(crate) fn json(report: &impl Serialize) -> Result<String, Fault> {
+    let text = serde_json::to_string_pretty(report)
+        .map_err(|error| Fault::system("writing the report", error.into()))?;
+    Ok(text + "\n")
+}
+
+/// Writes a whole file; `-` is none.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), Fault> {
+    match is_stdout(path) {
+        true => Ok(()),
+        false => Ok(files::replace(path, text).map_err(Unwritten::at(path))?),
+    }
+}
