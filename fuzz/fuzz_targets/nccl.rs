@@ -2,7 +2,7 @@
 
 // The plugin is a library that exports nothing but NCCL's tables, so its parsers come as a file.
 #[allow(dead_code, reason = "sizes and helpers that only the plugin needs")]
-#[path = "../../crates/nccl/src/wire.rs"]
+#[path = "../../crates/faces/nccl/src/wire.rs"]
 mod wire;
 
 #[path = "../src/nccl.rs"]

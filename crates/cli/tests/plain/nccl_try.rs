@@ -1,4 +1,4 @@
-//! `polyrail nccl try` with a plugin that is built here (`crates/nccl-abi/tests/plugin.c`) and does what
+//! `polyrail nccl try` with a plugin that is built here (`crates/engine/nccl-abi/tests/plugin.c`) and does what
 //! TEST_PLUGIN says.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,10 @@ fn build(definition: &str) -> PathBuf {
         "-fvisibility=hidden",
     ]);
     compiler.args((!definition.is_empty()).then(|| format!("-D{definition}")));
-    compiler.arg("-I").arg(crates.join("nccl/harness")).arg(crates.join("nccl-abi/tests/plugin.c"));
+    compiler
+        .arg("-I")
+        .arg(crates.join("faces/nccl/harness"))
+        .arg(crates.join("engine/nccl-abi/tests/plugin.c"));
     let status = compiler.args(["-pthread", "-o"]).arg(&library).status();
     assert!(status.expect("a C compiler").success());
     library

@@ -1,4 +1,4 @@
-//! `polyrail nixl`, from the outside. What it installs is tried by agents in crates/capi/tests/c/nixl.rs.
+//! `polyrail nixl`, from the outside. What it installs is tried by agents in crates/faces/capi/tests/c/nixl.rs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

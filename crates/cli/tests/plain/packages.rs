@@ -199,7 +199,7 @@ fn the_commands_of_the_units_are_ones_that_the_program_takes() {
     assert!(installed("deb").contains(PROGRAM) && installed("generate-rpm").contains(PROGRAM));
     // It stands for /etc/polyrail.
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("mine.yaml"), read("crates/tune/profiles/throughput.yaml"))
+    fs::write(folder.path().join("mine.yaml"), read("crates/host/tune/profiles/throughput.yaml"))
         .unwrap();
     for unit in ["polyrail-exporter.service", "polyrail-tune@.service"] {
         let text = read(&format!("deploy/systemd/{unit}"));

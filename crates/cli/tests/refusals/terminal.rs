@@ -56,13 +56,19 @@ fn nothing_writes_to_a_terminal_past_the_escaping() {
 
 #[test]
 fn there_is_one_median() {
-    let ours =
-        ["../report/src", "../analyze/src", "../profile/src", "../profiler/src", "src", "examples"];
+    let ours = [
+        "../measure/report/src",
+        "../measure/analyze/src",
+        "../measure/profile/src",
+        "../measure/profiler/src",
+        "src",
+        "examples",
+    ];
     for folder in ours {
         for (place, line) in lines(folder) {
             // A part of a list is no median.
             let halves = line.contains(".len() / 2]") && !line.contains("..");
-            let may = folder == "../report/src" && place == "spread.rs";
+            let may = folder == "../measure/report/src" && place == "spread.rs";
             assert!(!halves || may, "{folder}/{place} takes a middle of its own: {line}");
         }
     }

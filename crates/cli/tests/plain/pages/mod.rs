@@ -134,10 +134,13 @@ fn missing(words: &[String], folder: &Path) -> Option<String> {
         words.get(at + 1).map(String::as_str)
     };
     let name = value("-p").unwrap_or("polyrail-cli");
-    let own = root.join("crates").join(name.strip_prefix("polyrail-").unwrap_or(name));
-    if !own.join("Cargo.toml").exists() {
+    let own = name.strip_prefix("polyrail-").unwrap_or(name);
+    let groups = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    // The command is in no group.
+    let mut places = groups.map(|group| group.join(own)).chain([root.join("crates").join(own)]);
+    let Some(own) = places.find(|place| place.join("Cargo.toml").exists()) else {
         return Some(format!("there is no crate {name}"));
-    }
+    };
     for (option, below) in [("--test", "tests"), ("--example", "examples")] {
         let Some(name) = value(option) else { continue };
         let place = own.join(below).join(name);

@@ -63,7 +63,7 @@ pub(crate) struct Line {
 pub(crate) fn pages() -> Vec<Page> {
     let root = repository();
     let mut files = Vec::new();
-    for folder in ["", "docs", "docs/deploy", "fuzz", "crates/nccl/harness"] {
+    for folder in ["", "docs", "docs/deploy", "fuzz", "crates/faces/nccl/harness"] {
         let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         files.extend(entries.filter(|path| path.extension().is_some_and(|end| end == "md")));
     }
