@@ -38,7 +38,7 @@ pub(crate) fn good(words: &[&str]) -> String {
 /// A run that ended with 0.
 #[track_caller]
 pub(crate) fn succeeded(output: Output) -> Output {
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
     output
 }
 

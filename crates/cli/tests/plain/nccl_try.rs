@@ -1,7 +1,6 @@
 //! `polyrail nccl try` with a plugin that is built here (`crates/engine/nccl-abi/tests/plugin.c`) and does what
 //! TEST_PLUGIN says.
 
-use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -63,7 +62,7 @@ fn strings(list: &Value) -> Vec<&str> {
 }
 
 /// Exit code, verdict, what the plugin is told, and options. The file has the call that is told to fail if the fault
-/// names it, the fault, faults of devices, and the call that failed to end something.
+/// names it, the fault, `transfers` if any was tried, the call that failed to end something, and faults of devices.
 #[track_caller]
 fn check(golden: &str, cases: &[(i32, &str, &str, &str)]) {
     let line = |(code, verdict, told, options): &(i32, &str, &str, &str)| {
@@ -71,12 +70,17 @@ fn check(golden: &str, cases: &[(i32, &str, &str, &str)]) {
         assert_eq!((ended, &found["verdict"]), (*code, &(*verdict).into()), "{told}: {found:#}");
         let (fault, end) = (&found["fault"], &found["close_faults"][0]["call"]);
         let call = fault["call"].as_str().filter(|call| told.starts_with(call));
-        let devices = found["devices"].as_array().into_iter().flatten();
-        let faults: BTreeSet<_> = devices.flat_map(|device| strings(&device["faults"])).collect();
-        let rest = faults.into_iter().chain(end.as_str());
-        let case = format!("{told} {options}");
-        let found = call.into_iter().chain(fault["text"].as_str()).chain(rest);
-        [case.trim_end()].into_iter().chain(found).collect::<Vec<_>>().join(" | ") + "\n"
+        let devices = found["devices"].as_array().into_iter().flatten().zip(0..);
+        let faults = devices.flat_map(|(device, index): (_, u32)| {
+            strings(&device["faults"])
+                .into_iter()
+                .map(move |fault| format!("device {index}: {fault}"))
+        });
+        let tried = found["transfers"].as_array().is_some_and(|all| !all.is_empty());
+        let words = [call, fault["text"].as_str(), tried.then_some("transfers"), end.as_str()];
+        let words = words.into_iter().flatten().map(str::to_owned);
+        let case = format!("{told} {options}").trim_end().to_owned();
+        [case].into_iter().chain(words).chain(faults).collect::<Vec<_>>().join(" | ") + "\n"
     };
     assert_golden(golden, &cases.iter().map(line).collect::<String>());
 }

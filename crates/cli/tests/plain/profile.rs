@@ -341,6 +341,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
     ] {
         let error = refusal(code, &here(words));
         assert!(error.contains(fault) && error.contains("; allowed: "), "{error}");
+        assert!(error.contains("\nhelp: ") && !error.contains("samples to take"), "{error}");
     }
     assert!(!root.path().join("new").exists());
 }

@@ -292,8 +292,8 @@ fn sources_of(folder: &Path) -> Vec<Source> {
 /// The sources of each crate.
 fn crates() -> Vec<(String, Vec<Source>)> {
     let inside = |folder: &Path| -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).into_iter().flatten();
-        entries.map(|entry| entry.unwrap().path()).collect()
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.is_dir()).collect()
     };
     // The command, and groups of crates.
     let mut folders = inside(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap());

@@ -94,10 +94,16 @@ fn every_crate_has_a_place_in_the_picture() {
     folders.sort();
     known.sort();
     assert_eq!(folders, known, "give a new crate a rule, a group and a place in ARCHITECTURE.md");
+    for rule in RULES {
+        let groups = GROUPS.iter().filter(|group| group.crates.contains(&rule.name)).count();
+        assert_eq!(groups, usize::from(rule.name != "cli"), "groups of {}", rule.name);
+    }
 }
 
 #[test]
 fn the_engine_knows_of_no_other_group_and_each_group_only_of_those_below_it() {
+    let engine = GROUPS.iter().find(|group| group.name == "engine").unwrap();
+    assert!(engine.below.is_empty(), "the engine may use no other group");
     let mut faults = Vec::new();
     for group in GROUPS {
         for name in group.crates {

@@ -46,8 +46,9 @@ fn no_circle_of_modules_is_new_and_none_has_grown() {
 /// The folder of sources of each crate.
 fn sources(workspace: &Path) -> Vec<PathBuf> {
     let inside = |folder: PathBuf| -> Vec<PathBuf> {
-        let entries = fs::read_dir(workspace.join(&folder)).into_iter().flatten();
-        entries.map(|entry| folder.join(entry.unwrap().file_name())).collect()
+        let entries = fs::read_dir(workspace.join(&folder)).unwrap();
+        let entries = entries.map(|entry| folder.join(entry.unwrap().file_name()));
+        entries.filter(|path| workspace.join(path).is_dir()).collect()
     };
     // The command, and groups of crates.
     let mut folders = inside("crates".into());
