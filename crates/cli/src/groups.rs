@@ -58,10 +58,11 @@ fn left_by(folder: &Path) -> Option<(PathBuf, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn write(folder: &Path, files: &[(&str, &str)]) {
+    /// Puts files into the folder of a group.
+    pub(crate) fn write(folder: &Path, files: &[(&str, &str)]) {
         fs::create_dir_all(folder).unwrap();
         files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
     }

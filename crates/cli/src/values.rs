@@ -115,6 +115,17 @@ impl From<ConfigError> for Refusal {
     }
 }
 
+/// The fault that an error message begins with, without the values that are allowed.
+pub(crate) fn fault_of(message: &str) -> &str {
+    let first = message.lines().next().unwrap_or_default();
+    first.split("; allowed: ").next().unwrap_or_default()
+}
+
+/// Whether one of these options is among the words of a command line.
+pub(crate) fn has_option(words: &[String], options: &[&str]) -> bool {
+    words.iter().any(|word| options.contains(&word.split('=').next().unwrap_or_default()))
+}
+
 pub(crate) fn size(text: &str) -> Result<u64, Refusal> {
     Ok(polyrail_report::parse_size(text)?)
 }

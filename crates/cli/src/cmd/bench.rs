@@ -34,6 +34,7 @@ use polyrail_report::exit;
 pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
+pub(crate) use self::talk::RailDelta;
 use crate::config_args::{print_warnings, told};
 use crate::fault::Fault;
 use crate::stdout::{keep, start_log};

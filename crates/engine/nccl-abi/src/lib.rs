@@ -19,7 +19,10 @@ pub use net::{
     Net, NetError, Observer, Part, Properties, Receives, RecvComm, Region, Request, SendComm,
     Sends, Side, Sizes, log_to,
 };
-pub use props::{PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, VDevices, VDevices12};
+pub use props::{
+    PropsHead, PropsTail, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, VDevices,
+    VDevices12,
+};
 pub use tables::{NetV5, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 pub use types::{
     CommConfig, DEVICE_HOST, DEVICE_UNPACK, DeviceHandle, HANDLE_BYTES, LogLevel, Logger,

@@ -50,8 +50,8 @@ props! {
 }
 
 props! {
-    /// Version 8: whether a registration serves all connections.
-    PropsV8 {
+    /// The first properties of version 8 and later.
+    PropsHead {
         /// As in version 6.
         name: *const c_char,
         /// As in version 6.
@@ -62,6 +62,12 @@ props! {
         ptr_support: c_int,
         /// Whether a registration serves all connections.
         reg_is_global: c_int,
+    }
+}
+
+props! {
+    /// More properties of version 8 and later.
+    PropsTail {
         /// In Mbit/s.
         speed: c_int,
         /// As in version 6.
@@ -76,6 +82,16 @@ props! {
         net_device_type: c_int,
         /// As in version 7.
         net_device_version: c_int,
+    }
+}
+
+props! {
+    /// Version 8: whether a registration serves all connections.
+    PropsV8 {
+        /// The first properties.
+        head: PropsHead,
+        /// The others.
+        tail: PropsTail,
     }
 }
 
@@ -92,32 +108,12 @@ props! {
 props! {
     /// Versions 9 and 10: virtual devices, and how long messages may be.
     PropsV9 {
-        /// As in version 6.
-        name: *const c_char,
-        /// As in version 6.
-        pci_path: *const c_char,
-        /// As in version 6.
-        guid: u64,
-        /// As in version 6.
-        ptr_support: c_int,
         /// As in version 8.
-        reg_is_global: c_int,
+        head: PropsHead,
         /// Whether receives have to be flushed always.
         force_flush: c_int,
-        /// In Mbit/s.
-        speed: c_int,
-        /// As in version 6.
-        port: c_int,
-        /// In microseconds.
-        latency: c_float,
-        /// As in version 6.
-        max_comms: c_int,
-        /// As in version 6.
-        max_recvs: c_int,
-        /// As in version 7.
-        net_device_type: c_int,
-        /// As in version 7.
-        net_device_version: c_int,
+        /// As in version 8.
+        tail: PropsTail,
         /// The devices it is made of: itself, unless it is virtual.
         v_devices: VDevices,
         /// Longest message between two ranks, in bytes.
@@ -150,32 +146,12 @@ props! {
 props! {
     /// Version 12: more devices in a virtual one, rails and planes.
     PropsV12 {
-        /// As in version 6.
-        name: *const c_char,
-        /// As in version 6.
-        pci_path: *const c_char,
-        /// As in version 6.
-        guid: u64,
-        /// As in version 6.
-        ptr_support: c_int,
         /// As in version 8.
-        reg_is_global: c_int,
+        head: PropsHead,
         /// As in version 9.
         force_flush: c_int,
-        /// In Mbit/s.
-        speed: c_int,
-        /// As in version 6.
-        port: c_int,
-        /// In microseconds.
-        latency: c_float,
-        /// As in version 6.
-        max_comms: c_int,
-        /// As in version 6.
-        max_recvs: c_int,
-        /// As in version 7.
-        net_device_type: c_int,
-        /// As in version 7.
-        net_device_version: c_int,
+        /// As in version 8.
+        tail: PropsTail,
         /// The devices it is made of: itself, unless it is virtual.
         v_devices: VDevices12,
         /// As in version 9.
@@ -207,11 +183,14 @@ mod tests {
         assert_eq!(size_of::<PropsV7>(), 56);
         assert_eq!(offset_of!(PropsV7, net_device_type), 48);
         assert_eq!(size_of::<PropsV8>(), 64);
-        assert_eq!((offset_of!(PropsV8, reg_is_global), offset_of!(PropsV8, speed)), (28, 32));
-        assert_eq!(offset_of!(PropsV8, net_device_version), 56);
+        assert_eq!(
+            (offset_of!(PropsV8, head.reg_is_global), offset_of!(PropsV8, tail.speed)),
+            (28, 32)
+        );
+        assert_eq!(offset_of!(PropsV8, tail.net_device_version), 56);
         assert_eq!(size_of::<PropsV9>(), 104);
-        assert_eq!((offset_of!(PropsV9, force_flush), offset_of!(PropsV9, speed)), (32, 36));
-        assert_eq!((offset_of!(PropsV9, latency), offset_of!(PropsV9, v_devices)), (44, 64));
+        assert_eq!((offset_of!(PropsV9, force_flush), offset_of!(PropsV9, tail.speed)), (32, 36));
+        assert_eq!((offset_of!(PropsV9, tail.latency), offset_of!(PropsV9, v_devices)), (44, 64));
         assert_eq!(offset_of!(PropsV9, max_p2p_bytes), 88);
         assert_eq!(offset_of!(PropsV9, max_coll_bytes), 96);
         assert_eq!(size_of::<PropsV11>(), 112);

@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int};
 
 use polyrail_nccl_abi::{
-    DEVICE_HOST, MAX_MESSAGE_BYTES, PTR_HOST, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11,
-    PropsV12, VDevices, VDevices12,
+    DEVICE_HOST, MAX_MESSAGE_BYTES, PTR_HOST, PropsHead, PropsTail, PropsV6, PropsV7, PropsV8,
+    PropsV9, PropsV11, PropsV12, VDevices, VDevices12,
 };
 
 use crate::entry::{guard, put};
@@ -55,38 +55,26 @@ fn v7(common: Common) -> PropsV7 {
 
 fn v8(Common { name, pci_path, guid, speed }: Common) -> PropsV8 {
     PropsV8 {
-        name,
-        pci_path,
-        guid,
-        ptr_support: PTR_HOST,
-        reg_is_global: 0,
-        speed,
-        port: 0,
-        latency: LATENCY_US,
-        max_comms: MAX_COMMS,
-        max_recvs: 1,
-        net_device_type: DEVICE_HOST,
-        net_device_version: 0,
+        head: PropsHead { name, pci_path, guid, ptr_support: PTR_HOST, reg_is_global: 0 },
+        tail: PropsTail {
+            speed,
+            port: 0,
+            latency: LATENCY_US,
+            max_comms: MAX_COMMS,
+            max_recvs: 1,
+            net_device_type: DEVICE_HOST,
+            net_device_version: 0,
+        },
     }
 }
 
-fn v9(Common { name, pci_path, guid, speed }: Common) -> PropsV9 {
-    let itself = guid as c_int;
+fn v9(common: Common) -> PropsV9 {
+    let PropsV8 { head, tail } = v8(common);
     PropsV9 {
-        name,
-        pci_path,
-        guid,
-        ptr_support: PTR_HOST,
-        reg_is_global: 0,
+        head,
         force_flush: 0,
-        speed,
-        port: 0,
-        latency: LATENCY_US,
-        max_comms: MAX_COMMS,
-        max_recvs: 1,
-        net_device_type: DEVICE_HOST,
-        net_device_version: 0,
-        v_devices: VDevices { count: 1, devices: [itself, 0, 0, 0] },
+        tail,
+        v_devices: VDevices { count: 1, devices: [head.guid as c_int, 0, 0, 0] },
         max_p2p_bytes: MAX_MESSAGE_BYTES,
         max_coll_bytes: MAX_MESSAGE_BYTES,
     }
@@ -99,19 +87,9 @@ fn v11(common: Common) -> PropsV11 {
 fn v12(common: Common) -> PropsV12 {
     let v9 = v9(common);
     PropsV12 {
-        name: v9.name,
-        pci_path: v9.pci_path,
-        guid: v9.guid,
-        ptr_support: v9.ptr_support,
-        reg_is_global: v9.reg_is_global,
+        head: v9.head,
         force_flush: v9.force_flush,
-        speed: v9.speed,
-        port: v9.port,
-        latency: v9.latency,
-        max_comms: v9.max_comms,
-        max_recvs: v9.max_recvs,
-        net_device_type: v9.net_device_type,
-        net_device_version: v9.net_device_version,
+        tail: v9.tail,
         v_devices: VDevices12 { count: 1, devices: [v9.v_devices.devices[0], 0, 0, 0, 0, 0, 0, 0] },
         max_p2p_bytes: v9.max_p2p_bytes,
         max_coll_bytes: v9.max_coll_bytes,

@@ -44,6 +44,19 @@ pub struct NvmlReport {
 pub struct NvmlGpu {
     /// The PCI address, which identifies it.
     pub address: Option<PciAddress>,
+    /// Its product, memory and link.
+    #[serde(flatten)]
+    pub facts: GpuFacts,
+    /// Its NVLinks by number; `None` if the library does not tell whether it has any.
+    pub nvlinks: Option<Vec<NvLink>>,
+    /// Whether it reaches other GPUs over NVLink, as the driver judges.
+    pub nvlink_access: Vec<NvLinkAccess>,
+}
+
+/// The product of a GPU, its memory, and its link to the machine; `None` is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuFacts {
     /// The product, such as `NVIDIA H200`.
     pub name: Option<String>,
     /// Such as `GPU-8f3c…`. Never in a snapshot.
@@ -58,10 +71,6 @@ pub struct NvmlGpu {
     pub pcie_width_lanes: Option<u32>,
     /// The lanes that GPU and machine can do.
     pub pcie_width_max_lanes: Option<u32>,
-    /// Its NVLinks by number; `None` if the library does not tell whether it has any.
-    pub nvlinks: Option<Vec<NvLink>>,
-    /// Whether it reaches other GPUs over NVLink, as the driver judges.
-    pub nvlink_access: Vec<NvLinkAccess>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +111,7 @@ impl NvmlReport {
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
         for gpu in &mut report.gpus {
-            gpu.uuid = None;
+            gpu.facts.uuid = None;
         }
         report
     }
@@ -147,7 +156,7 @@ mod tests {
         let link = NvLink { is_active: Some(true), remote: Some(address) };
         let gpu = NvmlGpu {
             address: Some(address),
-            memory_bytes: Some(1 << 37),
+            facts: GpuFacts { memory_bytes: Some(1 << 37), ..GpuFacts::default() },
             nvlinks: Some(vec![link, NvLink::default()]),
             ..NvmlGpu::default()
         };

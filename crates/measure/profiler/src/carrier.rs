@@ -30,26 +30,30 @@ pub struct Measured {
     pub verify: Verify,
 }
 
-/// Moves bytes on one path. Endpoints are ranks of the plan; bytes go from the start of the source's
-/// memory to the start of the sink's.
+/// Bytes from the start of one rank's source to the start of another's sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cargo {
+    /// The rank that they leave.
+    pub src: u32,
+    /// The rank where they arrive.
+    pub dst: u32,
+    /// The number of bytes.
+    pub bytes: u64,
+}
+
+/// Moves bytes on one path, between ranks of the plan.
 pub trait Carrier: Send {
     /// One untimed transfer.
     ///
     /// # Errors
     /// A transfer that failed.
-    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError>;
+    fn warm(&mut self, cargo: Cargo) -> Result<(), ProfilerError>;
 
     /// One measurement of all metrics that the path has, every byte compared if `verify`.
     ///
     /// # Errors
     /// If a transfer failed. Wrong bytes are not an error; [`Measured::verify`] reports them.
-    fn measure(
-        &mut self,
-        src: u32,
-        dst: u32,
-        bytes: u64,
-        verify: bool,
-    ) -> Result<Measured, ProfilerError>;
+    fn measure(&mut self, cargo: Cargo, verify: bool) -> Result<Measured, ProfilerError>;
 
     /// Begins transfers between these pairs that go on for at least about this long, and returns.
     ///

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use polyrail_profile::{End, Verify};
 use polyrail_sys::Memory;
 
-use crate::carrier::{Carrier, Measured, per_second, stream_of};
+use crate::carrier::{Cargo, Carrier, Measured, per_second, stream_of};
 use crate::error::ProfilerError;
 use crate::{pattern, reference_ns};
 
@@ -130,18 +130,14 @@ pub(crate) fn meeting_s() -> f64 {
 }
 
 impl Carrier for Copier {
-    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+    fn warm(&mut self, cargo: Cargo) -> Result<(), ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         let (source, _, sink) = self.ends(src, dst, bytes)?;
         copy(source, sink)
     }
 
-    fn measure(
-        &mut self,
-        src: u32,
-        dst: u32,
-        bytes: u64,
-        verify: bool,
-    ) -> Result<Measured, ProfilerError> {
+    fn measure(&mut self, cargo: Cargo, verify: bool) -> Result<Measured, ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         let is_alone = self.is_alone;
         let (source, seed, sink) = self.ends(src, dst, bytes)?;
         let mut right = true;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use polyrail::{Config, Memory};
 use polyrail_profile::{Configuration, Endpoint, EndpointKind, PathKind, Plan, Step};
 
-use crate::carrier::{Carrier, stream_of};
+use crate::carrier::{Cargo, Carrier, stream_of};
 use crate::copy::{STREAM_BYTES as COPY_STREAM_BYTES, meeting_s};
 use crate::rails::{
     EndMemory, PING_PONG_MAX_BYTES, Rails, Stream, TRIPS, span_bytes, waking_writes,
@@ -227,11 +227,12 @@ fn tried_writes_s(config: &Config, largest_bytes: u64) -> Option<Vec<(u64, f64)>
     let mut rails = Rails::new(config, ends, 1).ok()?;
     let mut tried = Vec::new();
     for &size in sizes {
+        let cargo = Cargo { src: 0, dst: 1, bytes: size };
         // The first one opens the TCP windows.
-        rails.measure(0, 1, size, false).ok()?;
+        rails.measure(cargo, false).ok()?;
         let begin = Instant::now();
         for _ in 0..TRIED_TIMES {
-            rails.measure(0, 1, size, false).ok()?;
+            rails.measure(cargo, false).ok()?;
         }
         let sample_s = begin.elapsed().as_secs_f64() / f64::from(TRIED_TIMES);
         tried.push((size, sample_s / writes(size)));

@@ -25,7 +25,7 @@ mod run;
 mod station;
 mod thermal;
 
-pub use carrier::{Carrier, Measured};
+pub use carrier::{Cargo, Carrier, Measured};
 pub use clocks::{ClockSource, PeerLatency};
 pub use error::ProfilerError;
 pub use estimate::{Estimate, memory_bytes};

@@ -11,7 +11,7 @@ use polyrail_gpu::{DeviceMemory, GpuError};
 use polyrail_nccl_ref::{Nccl, RefError, World, WorldEnd};
 use polyrail_profile::End;
 
-use crate::carrier::{Carrier, Measured, per_second, stream_of};
+use crate::carrier::{Cargo, Carrier, Measured, per_second, stream_of};
 use crate::copy::verdict;
 use crate::cuda::{SharedMeter, lock as lock_meter};
 use crate::error::ProfilerError;
@@ -75,7 +75,8 @@ impl NcclPath {
 }
 
 impl Carrier for NcclPath {
-    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+    fn warm(&mut self, cargo: Cargo) -> Result<(), ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         self.messenger.send(src, dst, bytes, 1)?;
         if bytes <= PING_PONG_MAX_BYTES {
             // NCCL connects a pair when it is first used.
@@ -84,13 +85,8 @@ impl Carrier for NcclPath {
         Ok(())
     }
 
-    fn measure(
-        &mut self,
-        src: u32,
-        dst: u32,
-        bytes: u64,
-        verify: bool,
-    ) -> Result<Measured, ProfilerError> {
+    fn measure(&mut self, cargo: Cargo, verify: bool) -> Result<Measured, ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         let mut right = true;
         if verify {
             self.clear(dst, bytes)?;

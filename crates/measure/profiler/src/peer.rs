@@ -10,7 +10,7 @@ use polyrail_gpu::{CopyPlace, DeviceMemory, GpuError, Queue, Ticket};
 use polyrail_profile::{End, PathKind};
 use polyrail_report::median;
 
-use crate::carrier::{Carrier, Measured, per_second, stream_of};
+use crate::carrier::{Cargo, Carrier, Measured, per_second, stream_of};
 use crate::copy::verdict;
 use crate::error::ProfilerError;
 use crate::{pattern, reference_ns};
@@ -191,7 +191,8 @@ impl Peer {
 }
 
 impl Carrier for Peer {
-    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+    fn warm(&mut self, cargo: Cargo) -> Result<(), ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         self.copy(src, dst, bytes)?;
         let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
         let sink = lock(&to).sink().clone();
@@ -203,13 +204,8 @@ impl Carrier for Peer {
         Ok(())
     }
 
-    fn measure(
-        &mut self,
-        src: u32,
-        dst: u32,
-        bytes: u64,
-        verify: bool,
-    ) -> Result<Measured, ProfilerError> {
+    fn measure(&mut self, cargo: Cargo, verify: bool) -> Result<Measured, ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
         let (source, sink) = (lock(&from).source().clone(), lock(&to).sink().clone());
         let (path, seed) = (self.path, pattern::seed_of(src, self.seed));

@@ -9,7 +9,7 @@ use polyrail::{
 };
 use polyrail_profile::End;
 
-use crate::carrier::{Carrier, Measured, per_second};
+use crate::carrier::{Cargo, Carrier, Measured, per_second};
 use crate::copy::verdict;
 use crate::drive::{self, Driver};
 use crate::error::ProfilerError;
@@ -263,17 +263,13 @@ pub(crate) fn span_bytes(size: u64) -> u64 {
 }
 
 impl Carrier for Rails {
-    fn warm(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
+    fn warm(&mut self, cargo: Cargo) -> Result<(), ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         done(&post(&self.prepare(src, dst, bytes, false)?)?)
     }
 
-    fn measure(
-        &mut self,
-        src: u32,
-        dst: u32,
-        bytes: u64,
-        verify: bool,
-    ) -> Result<Measured, ProfilerError> {
+    fn measure(&mut self, cargo: Cargo, verify: bool) -> Result<Measured, ProfilerError> {
+        let Cargo { src, dst, bytes } = cargo;
         let prepared = self.prepare(src, dst, bytes, false)?;
         let clear = |rank: u32| if verify { self.clear(rank, bytes) } else { Ok(()) };
         clear(dst)?;
@@ -412,13 +408,14 @@ mod tests {
     fn every_byte_of_a_stream_is_compared_and_not_of_its_first_transfer_only() {
         let size = 4 << 10;
         let mut rails = rails(span_bytes(size));
-        let measured = rails.measure(0, 1, size, true).unwrap();
+        let cargo = Cargo { src: 0, dst: 1, bytes: size };
+        let measured = rails.measure(cargo, true).unwrap();
         assert_eq!(measured.verify, Verify::Ok);
         assert!(measured.bandwidth_bytes_per_s.unwrap() > 0.0);
         // Break the pattern of the source in a place that only the stream sends.
         let EndMemory::Host(source, _) = &rails.ends[0].memory else { panic!("of the host") };
         source.write_at(span_bytes(size) - 1, &[0]).unwrap();
-        assert_eq!(rails.measure(0, 1, size, true).unwrap().verify, Verify::Failed);
+        assert_eq!(rails.measure(cargo, true).unwrap().verify, Verify::Failed);
     }
 
     #[test]

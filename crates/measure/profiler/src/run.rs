@@ -9,7 +9,7 @@ use polyrail_profile::{
     Verify,
 };
 
-use crate::carrier::Measured;
+use crate::carrier::{Cargo, Measured};
 use crate::clocks::Anchoring;
 use crate::error::ProfilerError;
 use crate::estimate::Estimate;
@@ -214,23 +214,24 @@ fn measure(
     alone: Duration,
 ) -> Result<Measured, ProfilerError> {
     let Configuration { src, dst, path, size_bytes, load, .. } = *configuration;
+    let cargo = Cargo { src, dst, bytes: size_bytes };
     let load_pairs = load_pairs(station, configuration)?;
     let carrier = station.carriers.get_mut(&path).ok_or_else(|| ProfilerError::Choice {
         what: format!("the path {path} is in the plan but was not opened"),
     })?;
     let begin = Instant::now();
     for _ in 0..step.warmups {
-        carrier.warm(src, dst, size_bytes)?;
+        carrier.warm(cargo)?;
         if begin.elapsed() > WARM_TIME {
             break;
         }
     }
     if load == Load::None {
-        return carrier.measure(src, dst, size_bytes, verify);
+        return carrier.measure(cargo, verify);
     }
     // Under load everything takes longer, and the background must outlast it.
     carrier.begin_load(&load_pairs, alone.mul_f64(LOAD_LASTS))?;
-    let measured = carrier.measure(src, dst, size_bytes, verify);
+    let measured = carrier.measure(cargo, verify);
     carrier.end_load()?;
     measured
 }

@@ -13,7 +13,7 @@ use polyrail_report::median;
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Cargo, Carrier};
 use crate::clocks::{ClockSource, PeerLatency, latencies};
 use crate::copy::Copier;
 use crate::cuda::CudaGpu;
@@ -383,7 +383,7 @@ impl Station {
         while begin.elapsed() < time {
             for src in &ranks {
                 for dst in ranks.iter().filter(|dst| *dst != src) {
-                    carrier.warm(*src, *dst, bytes.min(256 << 20))?;
+                    carrier.warm(Cargo { src: *src, dst: *dst, bytes: bytes.min(256 << 20) })?;
                 }
             }
         }

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use polyrail_nccl_abi::{
-    DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_HOST, PropsV6, PropsV7, PropsV8,
-    PropsV9, PropsV11, VDevices,
+    DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_HOST, PropsHead, PropsTail,
+    PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, VDevices,
 };
 
 use crate::error::CallError;
@@ -33,19 +33,23 @@ pub(crate) fn v11(device: c_int) -> Result<PropsV11, CallError> {
         Mode::Unpack | Mode::UnpackGpu(_) => (DEVICE_UNPACK, settings.unpack_version),
     };
     let v9 = PropsV9 {
-        name: text(name).as_ptr(),
-        pci_path,
-        guid: index as u64,
-        ptr_support,
-        reg_is_global: 0,
+        head: PropsHead {
+            name: text(name).as_ptr(),
+            pci_path,
+            guid: index as u64,
+            ptr_support,
+            reg_is_global: 0,
+        },
         force_flush: 0,
-        speed: settings.speed_mbps,
-        port: 0,
-        latency: 0.0,
-        max_comms: MAX_COMMS,
-        max_recvs: 1,
-        net_device_type,
-        net_device_version,
+        tail: PropsTail {
+            speed: settings.speed_mbps,
+            port: 0,
+            latency: 0.0,
+            max_comms: MAX_COMMS,
+            max_recvs: 1,
+            net_device_type,
+            net_device_version,
+        },
         v_devices: VDevices { count: 1, devices: [device, 0, 0, 0] },
         max_p2p_bytes: longest,
         max_coll_bytes: longest,
@@ -54,50 +58,23 @@ pub(crate) fn v11(device: c_int) -> Result<PropsV11, CallError> {
 }
 
 pub(crate) fn v8(device: c_int) -> Result<PropsV8, CallError> {
-    let PropsV9 {
-        name,
-        pci_path,
-        guid,
-        ptr_support,
-        reg_is_global,
-        speed,
-        port,
-        latency,
-        max_comms,
-        max_recvs,
-        net_device_type,
-        net_device_version,
-        ..
-    } = v11(device)?.v9;
-    Ok(PropsV8 {
-        name,
-        pci_path,
-        guid,
-        ptr_support,
-        reg_is_global,
-        speed,
-        port,
-        latency,
-        max_comms,
-        max_recvs,
-        net_device_type,
-        net_device_version,
-    })
+    let PropsV9 { head, tail, .. } = v11(device)?.v9;
+    Ok(PropsV8 { head, tail })
 }
 
 pub(crate) fn v7(device: c_int) -> Result<PropsV7, CallError> {
-    let v8 = v8(device)?;
+    let PropsV8 { head, tail } = v8(device)?;
     let v6 = PropsV6 {
-        name: v8.name,
-        pci_path: v8.pci_path,
-        guid: v8.guid,
-        ptr_support: v8.ptr_support,
-        speed: v8.speed,
-        port: v8.port,
-        latency: v8.latency,
-        max_comms: v8.max_comms,
-        max_recvs: v8.max_recvs,
+        name: head.name,
+        pci_path: head.pci_path,
+        guid: head.guid,
+        ptr_support: head.ptr_support,
+        speed: tail.speed,
+        port: tail.port,
+        latency: tail.latency,
+        max_comms: tail.max_comms,
+        max_recvs: tail.max_recvs,
     };
-    let (net_device_type, net_device_version) = (v8.net_device_type, v8.net_device_version);
+    let (net_device_type, net_device_version) = (tail.net_device_type, tail.net_device_version);
     Ok(PropsV7 { v6, net_device_type, net_device_version })
 }

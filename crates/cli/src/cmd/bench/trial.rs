@@ -228,12 +228,6 @@ pub(crate) fn add_new(down: &mut Vec<DownRail>, more: &[DownRail]) {
 
 /// Both ends' sides of the same rails, as far as both have them.
 fn sum(mut mine: Vec<RailDelta>, theirs: &[RailDelta]) -> Vec<RailDelta> {
-    for (mine, theirs) in mine.iter_mut().zip(theirs) {
-        mine.tx_bytes += theirs.tx_bytes;
-        mine.retransmits += theirs.retransmits;
-        mine.resent_chunks += theirs.resent_chunks;
-        mine.carried_bytes += theirs.carried_bytes;
-        mine.hosted |= theirs.hosted;
-    }
+    mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.add(theirs));
     mine
 }

@@ -169,13 +169,13 @@ fn gpu_text(gpu: &Gpu) -> String {
     parts.push(gpu.driver.clone().unwrap_or_else(|| "no driver".to_owned()));
     let details = gpu.details.as_ref();
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    parts.extend(details.and_then(|details| details.memory_bytes).map(gib));
+    parts.extend(details.and_then(|details| details.facts.memory_bytes).map(gib));
     // Virtual machines hide the link of the device, but NVML knows it.
     let link = gpu.pci.link.as_ref().map(link_text);
     parts.extend(link.or_else(|| details.and_then(pcie_text)));
     parts.extend(details.and_then(nvlink_text));
     // The name of the GPU in CUDA_VISIBLE_DEVICES.
-    parts.extend(details.and_then(|details| details.uuid.clone()));
+    parts.extend(details.and_then(|details| details.facts.uuid.clone()));
     format!("GPU {}  {}", gpu.index, parts.join(", "))
 }
 
@@ -193,10 +193,10 @@ fn nvlink_text(details: &GpuDetails) -> Option<String> {
 
 /// `PCIe 5 x16`, and what it could be if that is more.
 fn pcie_text(details: &GpuDetails) -> Option<String> {
-    let (generation, width) = (details.pcie_generation?, details.pcie_width_lanes?);
+    let (generation, width) = (details.facts.pcie_generation?, details.facts.pcie_width_lanes?);
     let mut text = format!("PCIe {generation} x{width}");
     if let (Some(max), Some(max_width)) =
-        (details.pcie_generation_max, details.pcie_width_max_lanes)
+        (details.facts.pcie_generation_max, details.facts.pcie_width_max_lanes)
         && (max > generation || max_width > width)
     {
         put(&mut text, &format!(" (could be {max} x{max_width})"));

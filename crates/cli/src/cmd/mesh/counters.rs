@@ -9,22 +9,14 @@ use polyrail_sample::{Options, Sampler, Snapshot};
 use polyrail_sys::threads::process_cpu_seconds;
 use serde::{Deserialize, Serialize};
 
+use crate::cmd::bench::RailDelta;
 use crate::fault::Fault;
 
 /// A rail of a worker, towards all peers together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RailCount {
-    pub(crate) name: String,
-    pub(crate) tx_bytes: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) retransmits: u64,
-    pub(crate) resent_chunks: u64,
-    /// What a hosted plugin carried of the bytes sent.
-    #[serde(default)]
-    pub(crate) carried_bytes: u64,
-    /// Whether a plugin was to carry it.
-    #[serde(default)]
-    pub(crate) hosted: bool,
+    #[serde(flatten)]
+    pub(crate) moved: RailDelta,
     /// Flows that sent.
     pub(crate) flows: u64,
     /// Time that they had something to send and no room in the window, all together.
@@ -155,7 +147,9 @@ fn rails(before: &Stats, after: &Stats) -> Vec<RailCount> {
             let old_rails = old_peer.map(|old| old.rails.as_slice()).unwrap_or_default();
             let old = old_rails.iter().find(|old| old.name == rail.name);
             let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(0));
-            let sum = rails.entry(&rail.name).or_default();
+            let count = rails.entry(&rail.name).or_default();
+            let sum = &mut count.moved;
+            sum.name.clone_from(&rail.name);
             sum.hosted = rail.hosted;
             sum.tx_bytes += since(rail.tx_bytes, old.map(|old| old.tx_bytes));
             sum.rx_bytes += since(rail.rx_bytes, old.map(|old| old.rx_bytes));
@@ -167,27 +161,21 @@ fn rails(before: &Stats, after: &Stats) -> Vec<RailCount> {
                 if since(flow.tx_bytes, old.map(|old| old.tx_bytes)) == 0 {
                     continue;
                 }
-                sum.flows += 1;
+                count.flows += 1;
                 sum.carried_bytes += since(flow.carried_bytes, old.map(|old| old.carried_bytes));
                 let window = since(flow.window_full_ns, old.map(|old| old.window_full_ns));
                 let socket = since(flow.socket_full_ns, old.map(|old| old.socket_full_ns));
-                sum.window_full_s += window as f64 / 1e9;
-                sum.socket_full_s += socket as f64 / 1e9;
+                count.window_full_s += window as f64 / 1e9;
+                count.socket_full_s += socket as f64 / 1e9;
             }
         }
     }
-    let named = |(name, count): (&str, RailCount)| RailCount { name: name.to_owned(), ..count };
-    rails.into_iter().map(named).collect()
+    rails.into_values().collect()
 }
 
 impl RailCount {
     pub(crate) fn add(&mut self, more: &Self) {
-        self.tx_bytes += more.tx_bytes;
-        self.rx_bytes += more.rx_bytes;
-        self.retransmits += more.retransmits;
-        self.resent_chunks += more.resent_chunks;
-        self.carried_bytes += more.carried_bytes;
-        self.hosted |= more.hosted;
+        self.moved.add(&more.moved);
         self.window_full_s += more.window_full_s;
         self.socket_full_s += more.socket_full_s;
     }
@@ -265,12 +253,16 @@ mod tests {
     fn a_rail_counts_what_it_grew_by_towards_all_peers() {
         let grown = rails(&stats(1_000, 1_000_000_000), &stats(5_000, 3_000_000_000));
         let [rail] = grown.as_slice() else { panic!("{grown:?}") };
-        assert_eq!((rail.tx_bytes, rail.flows), (8_000, 2), "a flow that sent nothing is none");
+        assert_eq!(
+            (rail.moved.tx_bytes, rail.flows),
+            (8_000, 2),
+            "a flow that sent nothing is none"
+        );
         assert!((rail.window_full_s - 4.0).abs() < 1e-9, "{rail:?}");
         assert!((rail.socket_full_s - 2.0).abs() < 1e-9, "{rail:?}");
         let mut sum = RailCount::default();
         sum.add(rail);
-        assert!(rail.hosted && sum.hosted);
+        assert!(rail.moved.hosted && sum.moved.hosted);
     }
 
     #[test]

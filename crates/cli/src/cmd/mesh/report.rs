@@ -230,12 +230,12 @@ impl Tally {
             let node = self.grid.node_of_worker(*worker);
             self.cpu_seconds += done.cpu_seconds;
             for rail in &done.rails {
-                let nic = self.nics.entry((node, rail.name.clone())).or_default();
-                nic.count.name.clone_from(&rail.name);
+                let nic = self.nics.entry((node, rail.moved.name.clone())).or_default();
+                nic.count.moved.name.clone_from(&rail.moved.name);
                 nic.count.add(rail);
                 nic.flow_seconds += rail.flows as f64 * done.seconds;
                 // Several processes of a node use it at the same time.
-                if seen.insert((node, rail.name.clone())) {
+                if seen.insert((node, rail.moved.name.clone())) {
                     nic.tx_seconds += step[node].tx.1;
                     nic.rx_seconds += step[node].rx.1;
                 }
@@ -302,19 +302,18 @@ impl Tally {
     }
 
     fn nic(&self, node: usize, nic: &Nic) -> NicReport {
-        let dropped =
-            self.machines[node].nics.iter().find(|dropped| dropped.name == nic.count.name);
+        let rail = &nic.count.moved;
+        let dropped = self.machines[node].nics.iter().find(|dropped| dropped.name == rail.name);
         NicReport {
             node,
-            name: nic.count.name.clone(),
-            tx_gb_per_s: rate(nic.count.tx_bytes, nic.tx_seconds),
-            rx_gb_per_s: rate(nic.count.rx_bytes, nic.rx_seconds),
-            retransmits: nic.count.retransmits,
-            resent_chunks: nic.count.resent_chunks,
-            carried_share: nic
-                .count
+            name: rail.name.clone(),
+            tx_gb_per_s: rate(rail.tx_bytes, nic.tx_seconds),
+            rx_gb_per_s: rate(rail.rx_bytes, nic.rx_seconds),
+            retransmits: rail.retransmits,
+            resent_chunks: rail.resent_chunks,
+            carried_share: rail
                 .hosted
-                .then(|| share(nic.count.carried_bytes as f64, nic.count.tx_bytes as f64)),
+                .then(|| share(rail.carried_bytes as f64, rail.tx_bytes as f64)),
             rx_dropped: dropped.map_or(0, |nic| nic.rx_dropped),
             tx_dropped: dropped.map_or(0, |nic| nic.tx_dropped),
             window_full_share: share(nic.count.window_full_s, nic.flow_seconds).min(1.0),

@@ -10,7 +10,10 @@ use polyrail_report::without_invitation;
 use crate::cmd::bench::check_options;
 use crate::cmd::study::cell::OURS;
 use crate::files::OutFile;
-use crate::values::{Over, Refusal, file_to_keep, file_to_write, number_within, over, time_within};
+use crate::values::{
+    Over, Refusal, fault_of, file_to_keep, file_to_write, has_option, number_within, over,
+    time_within,
+};
 
 /// Short, because each cell is measured many times.
 const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
@@ -166,15 +169,11 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
     if text.contains(steers) {
         return Err(refused("has a control character"));
     }
-    if words.iter().any(|word| OURS.contains(&word.split('=').next().unwrap_or_default())) {
+    if has_option(&words, OURS) {
         return Err(refused("has an option that this command gives itself"));
     }
     match check_options(words.iter().map(String::as_str)) {
         Ok(_) => Ok(Bench(words)),
-        Err(message) => {
-            let first = message.lines().next().unwrap_or_default();
-            let fault = first.split("; allowed: ").next().unwrap_or_default();
-            Err(refused(&format!("is refused by bench ({fault})")))
-        }
+        Err(message) => Err(refused(&format!("is refused by bench ({})", fault_of(&message)))),
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::tables::text;
 use crate::{
-    DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_DMA_BUF, PTR_HOST, PropsV6,
-    PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, UNPACK_VERSION,
+    DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_DMA_BUF, PTR_HOST, PropsHead,
+    PropsTail, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, UNPACK_VERSION,
 };
 
 /// What a device is and can do. What a version does not tell has the value that NCCL assumes.
@@ -152,38 +152,36 @@ impl From<&PropsV7> for Properties {
     }
 }
 
-/// From the fields that version 8 and later have under the same names.
-macro_rules! common {
-    ($props:expr) => {
-        Properties {
-            name: text($props.name).unwrap_or_default(),
-            pci_path: text($props.pci_path).map(PathBuf::from),
-            guid: $props.guid,
-            ptr_support: $props.ptr_support,
-            reg_is_global: $props.reg_is_global != 0,
-            force_flush: false,
-            speed_mbps: $props.speed,
-            port: $props.port,
-            latency_us: $props.latency,
-            max_comms: $props.max_comms,
-            max_recvs: $props.max_recvs,
-            device_type: $props.net_device_type,
-            device_version: $props.net_device_version,
-            max_p2p_bytes: MAX_BYTES_BEFORE_V9,
-        }
-    };
+/// The properties that version 8 and later have.
+fn common(head: &PropsHead, tail: &PropsTail) -> Properties {
+    Properties {
+        name: text(head.name).unwrap_or_default(),
+        pci_path: text(head.pci_path).map(PathBuf::from),
+        guid: head.guid,
+        ptr_support: head.ptr_support,
+        reg_is_global: head.reg_is_global != 0,
+        force_flush: false,
+        speed_mbps: tail.speed,
+        port: tail.port,
+        latency_us: tail.latency,
+        max_comms: tail.max_comms,
+        max_recvs: tail.max_recvs,
+        device_type: tail.net_device_type,
+        device_version: tail.net_device_version,
+        max_p2p_bytes: MAX_BYTES_BEFORE_V9,
+    }
 }
 
 impl From<&PropsV8> for Properties {
     fn from(props: &PropsV8) -> Self {
-        common!(props)
+        common(&props.head, &props.tail)
     }
 }
 
 impl From<&PropsV9> for Properties {
     fn from(props: &PropsV9) -> Self {
         let (force_flush, max_p2p_bytes) = (props.force_flush != 0, props.max_p2p_bytes);
-        Self { force_flush, max_p2p_bytes, ..common!(props) }
+        Self { force_flush, max_p2p_bytes, ..common(&props.head, &props.tail) }
     }
 }
 
@@ -196,6 +194,6 @@ impl From<&PropsV11> for Properties {
 impl From<&PropsV12> for Properties {
     fn from(props: &PropsV12) -> Self {
         let (force_flush, max_p2p_bytes) = (props.force_flush != 0, props.max_p2p_bytes);
-        Self { force_flush, max_p2p_bytes, ..common!(props) }
+        Self { force_flush, max_p2p_bytes, ..common(&props.head, &props.tail) }
     }
 }

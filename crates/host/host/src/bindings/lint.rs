@@ -336,23 +336,27 @@ fn overlaps(facts: &Facts, tx: &Bindings, rx: &Bindings, findings: &mut Vec<Find
 }
 
 fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
+    let mut add = |interface: &str, message: String| {
+        findings.push(Finding {
+            id: LintId::UnequalCounts,
+            is_error: false,
+            role: None,
+            interface: interface.to_owned(),
+            cpus: CpuSet::new(),
+            message,
+        });
+    };
     for (interface, sending) in tx.all() {
         // Several interfaces share the CPUs of an entry without an interface.
         if let Some((_, receiving)) = rx.all().find(|(name, _)| *name == interface)
             && sending.len() != receiving.len()
         {
-            findings.push(Finding {
-                id: LintId::UnequalCounts,
-                is_error: false,
-                role: None,
-                interface: interface.to_owned(),
-                cpus: CpuSet::new(),
-                message: format!(
-                    "CPUs of {interface}: {} to send on, {} to receive on; receiving costs more",
-                    sending.len(),
-                    receiving.len()
-                ),
-            });
+            let message = format!(
+                "CPUs of {interface}: {} to send on, {} to receive on; receiving costs more",
+                sending.len(),
+                receiving.len()
+            );
+            add(interface, message);
         }
     }
     if rx.is_empty() || tx.is_empty() {
@@ -364,13 +368,7 @@ fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
         .map(|(name, _)| (name, "receiving"))
         .chain(only_rx.map(|(name, _)| (name, "sending")))
     {
-        findings.push(Finding {
-            id: LintId::UnequalCounts,
-            is_error: false,
-            role: None,
-            interface: interface.to_owned(),
-            cpus: CpuSet::new(),
-            message: format!("{interface} has CPUs for the other direction, but none for {role}"),
-        });
+        let message = format!("{interface} has CPUs for the other direction, but none for {role}");
+        add(interface, message);
     }
 }

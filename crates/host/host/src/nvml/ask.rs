@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use polyrail_nvml::{Device, LIBRARY, Nvml, NvmlError};
 
-use super::{NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
+use super::{GpuFacts, NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
 
 /// Why the library told nothing at all. On most machines that is normal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,14 +114,17 @@ impl Asking {
         let pci = self.said(&what("PCI address"), device.pci_address());
         NvmlGpu {
             address: pci.and_then(|address| address.parse().ok()),
-            name: self.said(&what("name"), device.name()),
-            uuid: self.said(&what("UUID"), device.uuid()),
-            memory_bytes: self.said(&what("memory"), device.memory_bytes()),
-            pcie_generation: self.said(&what("PCIe generation"), device.pcie_generation()),
-            pcie_generation_max: self
-                .said(&what("highest PCIe generation"), device.pcie_generation_max()),
-            pcie_width_lanes: self.said(&what("PCIe width"), device.pcie_width()),
-            pcie_width_max_lanes: self.said(&what("highest PCIe width"), device.pcie_width_max()),
+            facts: GpuFacts {
+                name: self.said(&what("name"), device.name()),
+                uuid: self.said(&what("UUID"), device.uuid()),
+                memory_bytes: self.said(&what("memory"), device.memory_bytes()),
+                pcie_generation: self.said(&what("PCIe generation"), device.pcie_generation()),
+                pcie_generation_max: self
+                    .said(&what("highest PCIe generation"), device.pcie_generation_max()),
+                pcie_width_lanes: self.said(&what("PCIe width"), device.pcie_width()),
+                pcie_width_max_lanes: self
+                    .said(&what("highest PCIe width"), device.pcie_width_max()),
+            },
             nvlinks: self.nvlinks(index, device),
             nvlink_access: Vec::new(),
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::{Distance, Gpu, Topology};
-use crate::nvml::{NvmlGpu, NvmlReport};
+use crate::nvml::{GpuFacts, NvmlGpu, NvmlReport};
 use crate::pci::PciAddress;
 use crate::sysroot::{ReadError, Sysroot};
 
@@ -25,20 +25,9 @@ pub struct NvmlSystem {
 /// What NVML tells about a GPU; `None` is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuDetails {
-    /// The product, such as `NVIDIA H200`.
-    pub name: Option<String>,
-    /// Such as `GPU-8f3c…`; snapshots leave it out.
-    pub uuid: Option<String>,
-    /// The memory that it has.
-    pub memory_bytes: Option<u64>,
-    /// PCI Express generation of the link now; idle GPUs go down to 1.
-    pub pcie_generation: Option<u32>,
-    /// The generation that GPU and machine can do.
-    pub pcie_generation_max: Option<u32>,
-    /// Lanes of the link now.
-    pub pcie_width_lanes: Option<u32>,
-    /// The lanes that GPU and machine can do.
-    pub pcie_width_max_lanes: Option<u32>,
+    /// Its product, memory and link.
+    #[serde(flatten)]
+    pub facts: GpuFacts,
     /// How many NVLinks are up.
     pub nvlinks_active: Option<u32>,
     /// The GPUs that NVLinks lead to, directly or through switches; `None` if the links are unknown.
@@ -113,16 +102,10 @@ impl Topology {
                 continue;
             };
             if gpu.model.is_none() {
-                gpu.model.clone_from(&told.name);
+                gpu.model.clone_from(&told.facts.name);
             }
             gpu.details = Some(GpuDetails {
-                name: told.name.clone(),
-                uuid: told.uuid.clone(),
-                memory_bytes: told.memory_bytes,
-                pcie_generation: told.pcie_generation,
-                pcie_generation_max: told.pcie_generation_max,
-                pcie_width_lanes: told.pcie_width_lanes,
-                pcie_width_max_lanes: told.pcie_width_max_lanes,
+                facts: told.facts.clone(),
                 nvlinks_active: told.active_nvlinks(),
                 nvlink_peers: peers(report, told, &places),
             });

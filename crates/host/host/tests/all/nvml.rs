@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use polyrail_host::nvml::{self, NvLink, NvLinkAccess, NvmlGpu, NvmlReport};
+use polyrail_host::nvml::{self, GpuFacts, NvLink, NvLinkAccess, NvmlGpu, NvmlReport};
 use polyrail_host::snapshot::Answers;
 use polyrail_host::{GpuPath, PciAddress, Sysroot, Topology, fixtures, snapshot};
 
@@ -11,11 +11,14 @@ use polyrail_host::{GpuPath, PciAddress, Sysroot, Topology, fixtures, snapshot};
 fn report(gpus: &[(PciAddress, Vec<Option<PciAddress>>)]) -> NvmlReport {
     let gpus = gpus.iter().map(|(address, ends)| NvmlGpu {
         address: Some(*address),
-        name: Some("NVIDIA H200".to_owned()),
-        uuid: Some(format!("GPU-SECRET-{address}")),
-        memory_bytes: Some(150_754_820_096),
-        pcie_generation: Some(5),
-        pcie_width_lanes: Some(16),
+        facts: GpuFacts {
+            name: Some("NVIDIA H200".to_owned()),
+            uuid: Some(format!("GPU-SECRET-{address}")),
+            memory_bytes: Some(150_754_820_096),
+            pcie_generation: Some(5),
+            pcie_width_lanes: Some(16),
+            ..GpuFacts::default()
+        },
         nvlinks: Some(
             ends.iter().map(|end| NvLink { is_active: Some(true), remote: *end }).collect(),
         ),
@@ -66,7 +69,7 @@ fn links_to_switches_join_every_gpu_with_every_other() {
     assert_eq!(matrix[5][5].unwrap().word(), "LOC");
     let details = topology.gpus[3].details.as_ref().unwrap();
     assert_eq!(details.nvlinks_active, Some(16));
-    assert_eq!(details.memory_bytes, Some(150_754_820_096));
+    assert_eq!(details.facts.memory_bytes, Some(150_754_820_096));
     let peer = details.nvlink_peers.as_ref().unwrap()[0];
     assert!(peer.gpu == 0 && peer.links == 16 && peer.is_switched, "{peer:?}");
     assert_eq!(topology.gpus[3].model.as_deref(), Some("NVIDIA H100 80GB HBM3"), "as before");
@@ -112,10 +115,13 @@ fn what_the_library_does_not_tell_stays_unknown() {
     let mut topology = Topology::read(&fixtures::a3_high().root()).unwrap();
     let first = addresses(&topology)[0];
     let bare = NvmlGpu { address: Some(first), ..NvmlGpu::default() };
-    let nowhere = NvmlGpu { name: Some("without an address".to_owned()), ..NvmlGpu::default() };
+    let nowhere = NvmlGpu {
+        facts: GpuFacts { name: Some("without an address".to_owned()), ..GpuFacts::default() },
+        ..NvmlGpu::default()
+    };
     topology.add_nvml(&NvmlReport { gpus: vec![nowhere, bare], ..NvmlReport::default() });
     let details = topology.gpus[0].details.as_ref().unwrap();
-    assert_eq!((&details.uuid, details.memory_bytes, details.pcie_generation), (&None, None, None));
+    assert_eq!(details.facts, GpuFacts::default());
     assert_eq!((details.nvlinks_active, &details.nvlink_peers), (None, &None));
     assert_eq!(topology.gpu_matrix()[0][1].unwrap().word(), "PIX");
 

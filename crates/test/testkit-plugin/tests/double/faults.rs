@@ -128,7 +128,7 @@ fn handles_of_another_version_are_refused() {
     let host = Host::new(&[("SCATTER_MODE", "unpack"), ("SCATTER_UNPACK_VERSION", "6")]).unwrap();
     let pair = host.pair(0).unwrap();
     assert_eq!((pair.handle.net_device_type, pair.handle.net_device_version), (1, 6));
-    assert_eq!(host.properties(0).unwrap().net_device_version, 6);
+    assert_eq!(host.properties(0).unwrap().tail.net_device_version, 6);
 }
 
 #[test]

@@ -219,14 +219,14 @@ fn all_tables_tell_the_same_of_a_device() {
         (v7.assume_init(), v11.assume_init().v9)
     };
     // SAFETY: the plugin's strings live for ever.
-    let path = unsafe { std::ffi::CStr::from_ptr(v8.pci_path) };
+    let path = unsafe { std::ffi::CStr::from_ptr(v8.head.pci_path) };
     assert_eq!(path.to_str().unwrap(), "/sys/odd/../path");
-    assert_eq!((v8.speed, v7.v6.speed, v9.speed), (0, 0, 0));
-    assert_eq!((v8.name, v8.name), (v7.v6.name, v9.name));
-    assert_eq!((v8.ptr_support, v8.max_recvs), (PTR_HOST, 1));
-    assert_eq!((v8.net_device_type, v8.net_device_version), (1, 7));
+    assert_eq!((v8.tail.speed, v7.v6.speed, v9.tail.speed), (0, 0, 0));
+    assert_eq!((v8.head.name, v8.head.name), (v7.v6.name, v9.head.name));
+    assert_eq!((v8.head.ptr_support, v8.tail.max_recvs), (PTR_HOST, 1));
+    assert_eq!((v8.tail.net_device_type, v8.tail.net_device_version), (1, 7));
     assert_eq!((v7.net_device_type, v7.net_device_version), (1, 7));
-    assert_eq!((v9.net_device_type, v9.net_device_version), (1, 7));
+    assert_eq!((v9.tail.net_device_type, v9.tail.net_device_version), (1, 7));
     assert_eq!(v9.max_p2p_bytes, 4 << 20);
 }
 

@@ -77,12 +77,7 @@ fn add(sums: &mut Vec<RailDelta>, rails: &[RailDelta]) {
     for rail in rails {
         match sums.iter_mut().find(|sum| sum.name == rail.name) {
             None => sums.push(rail.clone()),
-            Some(sum) => {
-                sum.tx_bytes += rail.tx_bytes;
-                sum.retransmits += rail.retransmits;
-                sum.resent_chunks += rail.resent_chunks;
-                sum.carried_bytes += rail.carried_bytes;
-            }
+            Some(sum) => sum.add(rail),
         }
     }
 }

@@ -154,9 +154,22 @@ pub(crate) struct RailDelta {
     pub(crate) rx_bytes: u64,
     pub(crate) retransmits: u64,
     pub(crate) resent_chunks: u64,
+    /// What a hosted plugin carried of the bytes sent.
     #[serde(default)]
     pub(crate) carried_bytes: u64,
     /// Whether a plugin was to carry it.
     #[serde(default)]
     pub(crate) hosted: bool,
+}
+
+impl RailDelta {
+    /// Adds what the same rail did at another time, or at its other end.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.tx_bytes += more.tx_bytes;
+        self.rx_bytes += more.rx_bytes;
+        self.retransmits += more.retransmits;
+        self.resent_chunks += more.resent_chunks;
+        self.carried_bytes += more.carried_bytes;
+        self.hosted |= more.hosted;
+    }
 }

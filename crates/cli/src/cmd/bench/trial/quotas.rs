@@ -75,11 +75,7 @@ fn read(folder: PathBuf) -> Option<Quota> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn write(folder: &Path, files: &[(&str, &str)]) {
-        fs::create_dir_all(folder).unwrap();
-        files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
-    }
+    use crate::groups::tests::write;
 
     #[test]
     fn a_quota_of_an_ancestor_counts_in_version_2() {

@@ -11,7 +11,7 @@ use crate::cmd::nccl::variables;
 use crate::cmd::study::{factors, over_wrong, template, this_program};
 use crate::fault::Fault;
 use crate::files::OutFile;
-use crate::values::{Over, Refusal, file_to_write, over, time_within};
+use crate::values::{Over, Refusal, fault_of, file_to_write, has_option, over, time_within};
 
 /// The level that leaves a variable as it is.
 const UNCHANGED: &str = "unchanged";
@@ -199,27 +199,21 @@ fn collective(text: &str) -> Result<Words, Refusal> {
         let allowed = "words of `polyrail collective`, but --json, --rounds, --check and --compare";
         Refusal::new(fault, allowed).with_help("`polyrail collective --help` lists them")
     };
-    let ours = ["--json", "--rounds", "--check", "--compare"];
-    if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
+    if has_option(&words, &["--json", "--rounds", "--check", "--compare"]) {
         return Err(refused("has an option that this command gives itself"));
     }
-    let has = |option: &str| words.iter().any(|word| word.split('=').next() == Some(option));
-    if has("--worker") {
+    if has_option(&words, &["--worker"]) {
         return Err(refused("has --worker, which collective gives to processes that it starts"));
     }
     match check_options(&words) {
         // Without --sizes this command gives one.
-        Ok(count) if has("--sizes") && count != 1 => {
+        Ok(count) if has_option(&words, &["--sizes"]) && count != 1 => {
             let fault = format!("measures {count} sizes, of which only the first would count");
             Err(Refusal::new(fault, "one size, such as --sizes 1MiB")
                 .with_help("tune for each size in a run of its own"))
         }
         Ok(_) => Ok(Words(words)),
-        Err(message) => {
-            let first = message.lines().next().unwrap_or_default();
-            let fault = first.split("; allowed: ").next().unwrap_or_default();
-            Err(refused(&format!("is refused by collective ({fault})")))
-        }
+        Err(message) => Err(refused(&format!("is refused by collective ({})", fault_of(&message)))),
     }
 }
 
