@@ -561,6 +561,9 @@ pub(crate) fn file_to_keep() -> impl TypedValueParser<Value = OutFile> {
 
 fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
     refuse_control(path, FILE_TO_WRITE)?;
+    if path == Path::new("-") {
+        return Err(Refusal::new("is not for standard output", FILE_TO_WRITE));
+    }
     if path.is_dir() {
         return Err(Refusal::new("is a folder", FILE_TO_WRITE));
     }

@@ -164,5 +164,9 @@ fn file_word(name: &str) -> String {
         .chars()
         .map(|one| if one.is_alphanumeric() || "-_.".contains(one) { one } else { '-' })
         .collect();
-    word.trim_start_matches(['.', '-']).chars().take(100).collect()
+    match word.trim_start_matches(['.', '-']) {
+        // A folder `-results` would be taken for an option.
+        "" => "experiment".into(),
+        word => word.chars().take(100).collect(),
+    }
 }
