@@ -232,7 +232,8 @@ enum Kind {
 
 /// A transfer that lands on a device which holds back its copies.
 struct Held {
-    p: Pair,
+    /// Its engines carry the transfer.
+    _p: Pair,
     device: Arc<FakeDevice>,
     memory: DeviceMemory,
     source: Option<Region>,
@@ -282,7 +283,7 @@ impl Held {
             wait_for("a chunk in shared memory", || shared() > before);
         }
         let (source, target) = (Some(source), Some(target));
-        Self { p, device, memory, source, target, transfer: transfer.unwrap(), prepared, send }
+        Self { _p: p, device, memory, source, target, transfer: transfer.unwrap(), prepared, send }
     }
 }
 
