@@ -192,7 +192,7 @@ impl Director<'_> {
             match (take(answer), &failed) {
                 (Ok(answer), _) => drop(taken.insert(worker, answer)),
                 (Err(Answer::Failed(fault)), None) => {
-                    failed = Some((fault.about(&who), Instant::now()));
+                    failed = Some((Fault::of_peer(&who, fault), Instant::now()));
                 }
                 (Err(Answer::Failed(_)), Some(_)) => {}
                 (Err(other), _) => {
