@@ -504,7 +504,7 @@ mod tests {
         let times = ", 6 s already; 11 s so far, about 1 min 20 s left";
         assert!(fitted(what, times, 60).contains("…, 6 s already"), "{}", fitted(what, times, 60));
         assert!(fitted(what, times, 20).chars().count() <= 20);
-        // The line is filled up to the width that it is told.
+        // The line is filled up to this width.
         let terminal = console::Term::stderr();
         assert_eq!(Terminal(terminal.clone()).width() + CTRL_C, terminal.size().1);
     }

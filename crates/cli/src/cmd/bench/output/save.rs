@@ -74,7 +74,7 @@ impl Output {
 
     fn forms(&self, report: &BenchReport) -> Result<Vec<Form<'_>>, Fault> {
         let (is_measured, mut forms) = (!report.results.is_empty(), Vec::new());
-        // A run without figures is no last run that somebody looks for.
+        // The last report with figures stays after a run without any.
         if let Some(path) = self.json.as_deref().filter(|_| is_measured || !self.is_last) {
             forms.push(Form { name: "JSON", path, text: json(report)? });
         }
