@@ -310,9 +310,12 @@ mod tests {
     #[test]
     fn memory_that_is_not_there_has_help_with_options_of_the_bench() {
         let test = "memory_that_is_not_there_has_help_with_options_of_the_bench";
-        if !is_alone(&format!("cmd::bench::judge::machine::tests::{test}")) {
-            return;
+        if is_alone(&format!("cmd::bench::judge::machine::tests::{test}")) {
+            measure_without_memory();
         }
+    }
+
+    fn measure_without_memory() {
         let used = Use { footprint_bytes: [256 << 20; 2], ..usual(1 << 20) };
         let fault = without_more_threads(|| measure(&used, LIMIT)).err().unwrap();
         assert_eq!(fault.code, polyrail_report::exit::ENVIRONMENT, "{fault}");
