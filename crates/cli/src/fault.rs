@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::mismatch::Mismatch;
 use crate::config_args::code_of_log;
-use crate::stdout::{self, excerpt};
+use crate::stdout::{self, excerpt, one_line};
 use crate::unwritten::Unwritten;
 
 /// An error that ends a command, or one of its processes. Processes send it to each other without its cause.
@@ -56,6 +56,10 @@ pub(crate) enum Cause {
     Late,
     /// The peer's engine is gone.
     Gone(Box<LostReason>),
+    /// Another client is being served at the other end.
+    Busy,
+    /// A worker ended early, or told that it failed.
+    Ended,
     /// Data arrived wrong.
     Mismatch(Mismatch),
     /// Another process has printed the error.
@@ -74,6 +78,27 @@ impl Fault {
 
     pub(crate) fn is_interrupted(&self) -> bool {
         self.cause == Cause::Interrupted
+    }
+
+    /// An error in words of the command, with the code and the help of its cause.
+    pub(crate) fn explained(message: impl Into<String>, error: &impl Explain) -> Self {
+        Self { help: error.help(), ..Self::new(error.exit_code(), message) }
+    }
+
+    /// [`heard`](Self::heard) from another process or host.
+    pub(crate) fn of_peer(who: &str, fault: Self) -> Self {
+        Self::heard(fault).about(who)
+    }
+
+    /// An error that another process or host sent. It can neither forge lines or a success, nor fill the terminal.
+    pub(crate) fn heard(fault: Self) -> Self {
+        let code = match fault.code {
+            exit::USAGE | exit::ENVIRONMENT | exit::DATA | exit::INTERRUPTED => fault.code,
+            _ => exit::PEER,
+        };
+        let message = one_line(&fault.message, SAID_MAX);
+        let help = fault.help.map(|help| one_line(&help, SAID_MAX));
+        Self { help, ..Self::new(code, message) }
     }
 
     /// Another process has printed the error, and ended with this code.
@@ -131,6 +156,9 @@ impl Fault {
         stdout::refuse(&self, self.help.clone(), self.code)
     }
 }
+
+/// Characters of a message or a help line of another process that are shown.
+const SAID_MAX: usize = 1000;
 
 /// Converts these errors into faults: their text, with the exit code and the help from this table.
 macro_rules! faults {
@@ -311,6 +339,28 @@ mod tests {
         check(SampleError::NoProcess { pid: 7 }.into(), "`7`", Some("pidof"), exit::USAGE);
         let unwritten = SampleError::Write { path: path(), source: missing() };
         check(unwritten.into(), "can't write to /a/b", Some("make the folder"), exit::USAGE);
+    }
+
+    #[test]
+    fn an_error_of_a_peer_forges_neither_lines_nor_a_success() {
+        let said = |code| Fault::new(code, "no\npolyrail: all is well").with_help("a\u{1b}b\nc");
+        for (code, shown) in [(0, 4), (1, 4), (2, 2), (3, 3), (4, 4), (5, 5), (77, 4), (130, 130)] {
+            assert_eq!(Fault::of_peer("node1", said(code)).code, shown);
+        }
+        let fault = Fault::of_peer("node1", said(exit::PEER));
+        assert_eq!(fault.message, "node1: no\\u000apolyrail: all is well");
+        assert_eq!(fault.help.as_deref(), Some("a\\u001bb\\u000ac"));
+        let long = Fault::new(exit::PEER, "x".repeat(1 << 20)).with_help("y".repeat(1 << 20));
+        let fault = Fault::of_peer("node1", long);
+        assert!(fault.message.len() < 2 * SAID_MAX, "{}", fault.message.len());
+        assert!(fault.help.is_some_and(|help| help.len() < 2 * SAID_MAX));
+    }
+
+    #[test]
+    fn a_lack_of_memory_of_an_engine_is_the_environment() {
+        let source = io::Error::from(io::ErrorKind::OutOfMemory);
+        let error = EngineError::System { what: "taking memory", source };
+        assert_eq!(Fault::from(error).code, exit::ENVIRONMENT);
     }
 
     #[test]

@@ -1,25 +1,26 @@
-//! What a command is doing and how long yet: a bar on a terminal, elsewhere a line after two seconds, and then
+//! The step that a command is at, and the time left: a bar on a terminal, elsewhere a line after two seconds, and then
 //! every ten.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::stdout::{harmless, set_bar, tell};
 
 /// How often to print a line if standard error is not a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// How often the bar is drawn anew, so that its times move.
+/// How often the bar is drawn while the run says nothing, so that its times move.
 const DRAW_EVERY: Duration = Duration::from_millis(500);
-/// What takes less needs no time beside it.
+/// A step that takes less is shown without its time.
 const SHORT: Duration = Duration::from_secs(2);
-const TEMPLATE: &str = "{wide_bar} {percent} %  {msg}";
+const TEMPLATE: &str = "{wide_bar} {whole_percent} %  {msg}";
 const WAITING: &str = "{spinner} {msg}";
-/// Less work than that says nothing of the rest.
+/// The time of less of the planned work says nothing of the rest.
 const FIRST_SHARE: f64 = 0.02;
 /// Steps of the bar.
 const STEPS: u64 = 1000;
@@ -28,7 +29,7 @@ const BESIDE: usize = " 100 %  ".len();
 /// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
 const CTRL_C: u16 = 3;
 
-/// How far a run is. It shows times by itself, also while the run says nothing.
+/// The progress of a run. It shows times by itself, also while the run says nothing.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     ticker: Option<JoinHandle<()>>,
@@ -40,13 +41,13 @@ struct Shared {
     show: Show,
 }
 
-/// Where it is shown.
+/// The place of a progress.
 enum Show {
     Bar(ProgressBar),
     Lines { every: Duration, say: Box<dyn Fn(&str) + Send + Sync> },
 }
 
-/// What is known of a run.
+/// A run as far as it is known.
 struct State {
     what: String,
     begin: Instant,
@@ -60,6 +61,8 @@ struct State {
     is_waiting: bool,
     /// How long the work takes at least, in seconds, if that is known before.
     planned: Option<f64>,
+    /// When the work was planned: its rate counts from then.
+    from: Instant,
     /// The work that is done, and all of it, in a unit of the run.
     work: (f64, f64),
     /// How the time left is meant: `about` so long, `at least` or `at most`.
@@ -76,7 +79,7 @@ impl Progress {
         // The template is a constant that a test reads.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = bar().with_style(style.progress_chars("█░"));
+        let bar = bar().with_style(with_percent(style).progress_chars("█░"));
         bar.set_length(STEPS);
         Self::begin(Show::Bar(bar))
     }
@@ -106,6 +109,7 @@ impl Progress {
             stepped: now,
             is_waiting: false,
             planned: None,
+            from: now,
             work: (0.0, 0.0),
             bound: "about",
             is_over: false,
@@ -133,19 +137,20 @@ impl Progress {
         self.say(what);
     }
 
-    /// How long what is left takes at least. What it takes beside that is seen as it goes on.
+    /// The rest takes at least so long; the time beside that follows from the part that is done. [`did`](Self::did)
+    /// counts in seconds then.
     pub(crate) fn plan_time(&self, left: Duration) {
-        self.shared.state().plan(left, Instant::now());
+        self.shared.state().plan_time(left, Instant::now());
     }
 
-    /// What is left takes `at least` or `at most` so long, in place of `about`.
+    /// The rest takes `at least` or `at most` so long, instead of `about`.
     pub(crate) fn bound(&self, bound: &'static str) {
         self.shared.state().bound = bound;
     }
 
     /// All the work, in a unit of the run. The time left follows from the part that is [done](Self::did).
     pub(crate) fn plan(&self, work: f64) {
-        self.shared.state().work = (0.0, work);
+        self.shared.state().plan(work, Instant::now());
     }
 
     /// So much more of the [planned](Self::plan) work is done.
@@ -157,6 +162,16 @@ impl Progress {
             state.reach(done / all);
         }
         self.shared.draw(&state);
+    }
+
+    /// Whether all the [planned](Self::plan) work is done.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.shared.state().share > 1.0 - 1e-6
+    }
+
+    #[cfg(test)]
+    pub(crate) fn line(&self) -> String {
+        self.shared.state().line(Instant::now())
     }
 
     /// For lines that are printed beside it.
@@ -173,6 +188,18 @@ impl Progress {
             set_bar(None);
         }
     }
+}
+
+/// Less than all is never shown as 100 %.
+fn with_percent(style: ProgressStyle) -> ProgressStyle {
+    style.with_key("whole_percent", |state: &ProgressState, text: &mut dyn fmt::Write| {
+        // The bar shows nothing there if it fails.
+        let _ = write!(text, "{}", whole_percent(state.pos()));
+    })
+}
+
+fn whole_percent(position: u64) -> u64 {
+    position * 100 / STEPS
 }
 
 fn bar() -> ProgressBar {
@@ -230,7 +257,7 @@ impl TermLike for Terminal {
 pub(crate) struct Beside(Arc<Shared>);
 
 impl Beside {
-    /// Prints what comes of what is being done.
+    /// Prints a line that is made of the name of the current step.
     pub(crate) fn say(&self, line: impl FnOnce(&str) -> String) {
         let line = line(&self.0.state().what);
         match &self.0.show {
@@ -259,12 +286,13 @@ impl Shared {
             Show::Lines { every, .. } => every,
         };
         let mut state = self.state();
-        // Whoever waits for long wants to know that soon.
+        // Of a long wait the first line comes soon.
         let mut next = Instant::now() + every.min(SHORT);
         while !state.is_over {
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                next += every;
+                // Not one line for each that a stopped process has missed.
+                next = Instant::now() + every;
                 match &self.show {
                     Show::Bar(_) => self.draw(&state),
                     Show::Lines { say, .. } => say(&state.line(Instant::now())),
@@ -292,17 +320,22 @@ impl Shared {
 }
 
 impl State {
-    fn plan(&mut self, left: Duration, now: Instant) {
+    fn plan_time(&mut self, left: Duration, now: Instant) {
         let spent = (now - self.begin).as_secs_f64();
         let planned = spent + left.as_secs_f64().max(1e-3);
         (self.planned, self.share, self.stepped) = (Some(planned), spent / planned, now);
+        self.work = (spent, planned);
+    }
+
+    fn plan(&mut self, work: f64, now: Instant) {
+        (self.work, self.share, self.from, self.stepped) = ((0.0, work), 0.0, now, now);
     }
 
     fn reach(&mut self, share: f64) {
         (self.share, self.stepped) = (share.min(1.0), Instant::now());
     }
 
-    /// How many seconds it takes in all, as it looks.
+    /// An estimate of the seconds from begin to end.
     fn whole(&self) -> Option<f64> {
         let stepped = (self.stepped - self.begin).as_secs_f64();
         match self.planned {
@@ -313,7 +346,11 @@ impl State {
                 let slower = if done > 0.0 { (stepped / done - 1.0) * self.share } else { 0.0 };
                 Some(stepped + (planned - done) * (1.0 + slower))
             }
-            None => (self.share >= FIRST_SHARE).then_some(stepped / self.share),
+            None => {
+                let first = if self.work.1 > 0.0 { FIRST_SHARE } else { f64::MIN_POSITIVE };
+                let before = (self.from - self.begin).as_secs_f64();
+                (self.share >= first).then(|| before + (stepped - before) / self.share)
+            }
         }
     }
 
@@ -332,8 +369,8 @@ impl State {
             line += &format!("; {} so far", show_passed(elapsed));
         }
         if let Some(whole) = self.whole() {
-            // It counts down until the next part is done, and then knows better. What is late already will be late by
-            // about as much again.
+            // It counts down until the next part is done, and then knows better. A part that is late already will be late
+            // by about as much again.
             let left = (whole - elapsed.as_secs_f64()).abs().max(1.0);
             let left = show_time(Duration::from_secs_f64(left.min(1e9)));
             line += &format!(", {} {left} left", self.bound);
@@ -342,14 +379,14 @@ impl State {
     }
 }
 
-/// As much as there is room for; the times are what matters most.
+/// A line that fits into the columns. The times stay, and the beginning of the text before them.
 fn fitted(what: &str, times: &str, columns: usize) -> String {
     let room = columns.saturating_sub(console::measure_text_width(times));
     let line = console::truncate_str(what, room, "…").into_owned() + times;
     console::truncate_str(&line, columns, "…").into_owned()
 }
 
-/// How long something took: `0.12 s`, `4.1 s`, `4 min 10 s`.
+/// A time that has passed, for people: `0.12 s`, `4.1 s`, `4 min 10 s`.
 pub(crate) fn show_taken(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 1.0 => format!("{seconds:.2} s"),
@@ -358,12 +395,12 @@ pub(crate) fn show_taken(time: Duration) -> String {
     }
 }
 
-/// How long something has taken so far: `4 min 10 s`.
+/// A time that goes on, in whole seconds: `4 min 10 s`.
 fn show_passed(time: Duration) -> String {
     in_seconds(time.as_secs())
 }
 
-/// How long something will take: `4 min 10 s`.
+/// A time to come, in seconds that are rounded up: `4 min 10 s`.
 pub(crate) fn show_time(time: Duration) -> String {
     in_seconds(time.as_secs_f64().ceil() as u64)
 }
@@ -386,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_takes_longer_has_its_time_and_what_is_left_where_that_is_known() {
+    fn a_longer_step_has_its_time_and_the_time_left_where_that_is_known() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let mut state = State {
@@ -397,6 +434,7 @@ mod tests {
             stepped: begin,
             is_waiting: false,
             planned: None,
+            from: begin,
             work: (0.0, 0.0),
             bound: "about",
             is_over: false,
@@ -411,18 +449,53 @@ mod tests {
         assert!(state.line(at(300)).ends_with("about 3 min 40 s left"), "{}", state.line(at(300)));
         (state.since, state.share) = (begin, 0.0);
         assert_eq!(state.line(at(1)), "warming up");
-        // What is planned is known from the start, and what it takes beside that by and by.
-        state.plan(Duration::from_secs(60), begin);
+        // The planned time is known from the start, and the time beside it by and by.
+        state.plan_time(Duration::from_secs(60), begin);
         assert!(state.line(at(1)).ends_with("about 59 s left"), "{}", state.line(at(1)));
         (state.share, state.stepped) = (0.5, at(40));
         assert!(state.line(at(40)).ends_with("about 35 s left"), "{}", state.line(at(40)));
         (state.share, state.stepped) = (1.0, at(80));
         assert!(!state.line(at(80)).contains("left"), "{}", state.line(at(80)));
-        // Later somebody knows better.
-        state.plan(Duration::from_secs(30), at(90));
+        // A later plan knows better.
+        state.plan_time(Duration::from_secs(30), at(90));
         assert!(state.line(at(90)).ends_with("about 30 s left"), "{}", state.line(at(90)));
         state.bound = "at least";
         assert!(state.line(at(90)).ends_with("at least 30 s left"), "{}", state.line(at(90)));
+    }
+
+    #[test]
+    fn the_rate_of_work_counts_from_its_plan() {
+        let progress = Progress::new();
+        let mut state = progress.shared.state();
+        let at = |seconds| state.begin + Duration::from_secs(seconds);
+        let (connected, now) = (at(60), at(70));
+        state.plan(10.0, connected);
+        assert!(!state.line(connected).contains("left"), "{}", state.line(connected));
+        (state.share, state.stepped) = (0.5, now);
+        assert!(state.line(now).ends_with("about 10 s left"), "{}", state.line(now));
+        // The first parts of the work say nothing, and any share that a run knows by itself does.
+        state.share = 0.01;
+        assert!(!state.line(now).contains("left"), "{}", state.line(now));
+        let begin = state.begin;
+        state.plan(0.0, begin);
+        (state.share, state.stepped) = (0.01, now);
+        assert!(state.line(now).contains("left"), "{}", state.line(now));
+    }
+
+    #[test]
+    fn a_time_plan_counts_down_at_once_and_its_steps_are_seconds() {
+        let progress = Progress::new();
+        progress.plan_time(Duration::from_secs(100));
+        let line = || progress.shared.state().line(Instant::now());
+        assert!(line().ends_with(" left"), "{}", line());
+        progress.did(50.0);
+        let share = progress.shared.state().share;
+        assert!((share - 0.5).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn a_bar_shows_all_of_it_only_at_the_end() {
+        assert_eq!([0, 9, 995, STEPS - 1, STEPS].map(whole_percent), [0, 0, 99, 99, 100]);
     }
 
     #[test]
@@ -431,7 +504,7 @@ mod tests {
         let times = ", 6 s already; 11 s so far, about 1 min 20 s left";
         assert!(fitted(what, times, 60).contains("…, 6 s already"), "{}", fitted(what, times, 60));
         assert!(fitted(what, times, 20).chars().count() <= 20);
-        // The line is filled up to the width that it is told.
+        // The line is filled up to this width.
         let terminal = console::Term::stderr();
         assert_eq!(Terminal(terminal.clone()).width() + CTRL_C, terminal.size().1);
     }
@@ -446,7 +519,7 @@ mod tests {
     fn shown_every(every: Duration) -> (Show, std::sync::mpsc::Receiver<String>) {
         let (sender, lines) = std::sync::mpsc::channel();
         let say = Box::new(move |line: &str| {
-            // Nobody listens any more when the test is over.
+            // The test may be over.
             let _ = sender.send(line.to_owned());
         });
         (Show::Lines { every, say }, lines)
@@ -478,6 +551,26 @@ mod tests {
         drop(progress);
         while lines.try_recv().is_ok() {}
         assert!(lines.recv().is_err(), "the ticker ended with the run");
+    }
+
+    #[test]
+    fn after_a_stop_lines_come_no_faster() {
+        const EVERY: Duration = Duration::from_millis(200);
+        let (sender, lines) = std::sync::mpsc::channel();
+        let is_first = std::sync::atomic::AtomicBool::new(true);
+        let say = Box::new(move |_: &str| {
+            // The test may be over.
+            let _ = sender.send(Instant::now());
+            if is_first.swap(false, std::sync::atomic::Ordering::Relaxed) {
+                // Stands for a stopped process: several lines are due afterwards.
+                thread::sleep(5 * EVERY);
+            }
+        });
+        let progress = Progress::begin(Show::Lines { every: EVERY, say });
+        let next = || lines.recv_timeout(Duration::from_secs(60)).unwrap();
+        let times = [(); 3].map(|()| next());
+        drop(progress);
+        assert!(times[2] - times[1] >= EVERY / 2, "{times:?}");
     }
 
     #[test]

@@ -37,35 +37,38 @@ pub(crate) struct Form<'a> {
     /// Its name for people, such as `JSON`.
     pub(crate) name: &'static str,
     /// The file that was asked for; `-` is standard output.
-    pub(crate) path: Option<&'a Path>,
+    pub(crate) path: &'a Path,
     pub(crate) text: String,
 }
 
-/// Writes the files, and prints the text for people with their names. What can't be written keeps nobody from seeing
-/// the rest.
-pub(crate) fn show(mut text: String, forms: &[Form<'_>]) -> Result<(), Fault> {
-    let (mut written, mut for_programs) = (Ok(()), String::new());
-    for Form { name, path, text: form } in forms {
-        match path {
-            None => {}
-            Some(path) if is_stdout(path) => for_programs += form,
-            Some(path) => match write(path, form) {
-                Ok(()) => text += &format!("{name}: {}\n", path.display()),
-                failed => written = written.and(failed),
-            },
+/// Writes the files, and prints the text for people with their names; without figures there is no text. A file that can't
+/// be written is an error, and the rest is shown.
+pub(crate) fn show<'a>(
+    text: String,
+    forms: impl IntoIterator<Item = Form<'a>>,
+) -> Result<(), Fault> {
+    let (mut names, mut written, mut for_programs) = (String::new(), Ok(()), String::new());
+    for Form { name, path, text } in forms {
+        match write(path, &text) {
+            Ok(()) if is_stdout(path) => for_programs += &text,
+            Ok(()) => names += &format!("{name}: {}\n", path.display()),
+            failed => written = written.and(failed),
         }
     }
+    let text = if text.is_empty() { text } else { text + &names };
     print(&text, &for_programs);
     written
 }
 
 /// Prints the text for people, or documents for programs instead; people read standard error then.
-pub(crate) fn print(text: &str, for_programs: &str) {
+fn print(text: &str, for_programs: &str) {
     if for_programs.is_empty() {
         let _ = put(text);
         return;
     }
-    tell!("{}", text.trim_end());
+    if !text.is_empty() {
+        tell!("{}", text.trim_end());
+    }
     let _ = put(for_programs);
 }
 

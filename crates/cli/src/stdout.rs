@@ -120,8 +120,12 @@ pub(crate) fn harmless(text: &str) -> String {
 
 /// The beginning of a value that somebody gave, for a message: in one line, and never long.
 pub(crate) fn excerpt(value: &str) -> String {
-    const SHOWN: usize = 60;
-    let mut shown: String = value.chars().take(SHOWN).collect();
+    one_line(value, 60)
+}
+
+/// The beginning of a text of another process or host: in one line, with so many characters at `most`.
+pub(crate) fn one_line(value: &str, most: usize) -> String {
+    let mut shown: String = value.chars().take(most).collect();
     if shown.len() < value.len() {
         shown.push('…');
     }

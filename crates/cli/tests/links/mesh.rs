@@ -23,6 +23,14 @@ fn report(output: &Output, options: &str) -> Value {
     common::report("mesh", 0, output, options)
 }
 
+/// The error of a run that ended without figures; the JSON on standard output has it, too.
+fn failure(code: i32, output: &Output) -> String {
+    let report = common::report("mesh", code, output, "a failure");
+    let said = common::text(&output.stderr);
+    assert!(said.contains(report["error"].as_str().unwrap()), "{report}: {said}");
+    said.to_owned()
+}
+
 /// Whether a lab can be built here; the test is skipped otherwise.
 fn is_possible() -> bool {
     let Err(error) = availability() else { return true };
@@ -252,7 +260,7 @@ fn a_node_that_never_comes_is_named() {
     );
     assert!(said.contains(&options), "what can be compared with the other nodes: {said}");
     assert!(said.contains("missing: node1") && said.contains("\nhelp: "), "{said}");
-    let said = refusal(4, &first.wait_with_output().unwrap());
+    let said = failure(4, &first.wait_with_output().unwrap());
     assert!(said.contains("layout one: waiting for node1"), "it says so while it waits: {said}");
     assert!(said.contains("missing: node1"), "{said}");
 }
@@ -290,12 +298,12 @@ fn a_node_with_other_options_or_of_another_version_or_without_a_word_is_named() 
         if let Some(word) = word {
             engine.notify(&peer, word.as_bytes()).unwrap().join().unwrap();
         }
-        let said = refusal(4, &first.wait_with_output().unwrap());
+        let said = failure(4, &first.wait_with_output().unwrap());
         assert!(said.contains(wanted), "{word:?}: {said}");
     }
     let folder = tempfile::tempdir().unwrap();
     let other = by_hand(folder.path(), 2, 1, "--endpoints-per-node 2").spawn().unwrap();
-    let said = refusal(2, &by_hand(folder.path(), 2, 0, "").output().unwrap());
+    let said = failure(2, &by_hand(folder.path(), 2, 0, "").output().unwrap());
     assert!(said.contains("node1: options `--nodes 2 --endpoints-per-node 2"), "{said}");
     assert!(said.contains("differ from those of node0; allowed: --nodes 2 --endpoints"), "{said}");
     other.wait_with_output().unwrap();
@@ -393,8 +401,8 @@ fn bad_options_name_the_field_the_value_and_what_is_allowed() {
         ("--lab 3:1gbyte", &["--lab <NAME|NODES:RATES> `3:1gbyte`", "allowed"]),
         ("--lab x --rendezvous dir:///tmp", &["--rendezvous"]),
         ("--rendezvous dns://a:1 --nodes 2", &["--rendezvous <PLACE> `dns://a:1`", "dir://"]),
-        ("--rendezvous dir:///tmp", &["--nodes ``", "2 to 256"]),
-        ("--rendezvous dir:///tmp --nodes 2", &["--node ``", "0 to 1"]),
+        ("--rendezvous dir:///tmp", &["--nodes: is missing", "2 to 256"]),
+        ("--rendezvous dir:///tmp --nodes 2", &["--node: is missing", "0 to 1"]),
         ("--rendezvous dir:///tmp --nodes 2 --node 2", &["--node `2`", "0 to 1"]),
         ("--rendezvous slurm:// --nodes 2 --layout per-gpu", &["--layout `per-gpu`", "one with"]),
         ("--lab x --size 0", &["--size <SIZE> `0`"]),

@@ -483,7 +483,7 @@ fn a_listener_that_is_killed_is_named_at_once_with_what_to_do() {
     client.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert_eq!(client.wait().unwrap().code(), Some(exit::PEER.into()), "{message}");
     assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
-    assert!(message.contains("the bench at the other end, ") && message.contains(" is gone: "));
+    assert!(message.contains("the engine at the other end, ") && message.contains(" is gone: "));
     assert!(message.contains("help: look at the other end why it ended, start it again"));
     let report: BenchReport =
         serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();

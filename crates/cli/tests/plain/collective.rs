@@ -220,6 +220,18 @@ fn a_rank_that_is_killed_is_named_and_nothing_is_left() {
 }
 
 #[test]
+fn a_program_learns_from_standard_output_why_there_are_no_figures() {
+    // The one size has too many rounds to be done.
+    let (child, ranks) = long_run("--plugin sockets --json -");
+    signal(ranks[1], Signal::KILL);
+    let output = ended(child);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    fit::fits("collective", &report, "a killed rank");
+    assert!(report["error"].as_str().unwrap().contains("the process of rank 1"), "{report}");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+}
+
+#[test]
 fn a_rank_that_stops_is_named_after_the_timeout() {
     let (child, ranks) = long_run("--plugin sockets --timeout 5s");
     signal(ranks[2], Signal::STOP);

@@ -12,11 +12,11 @@ pub struct RunHead {
     pub arguments: Vec<String>,
     /// When the run began, in milliseconds since 1970 UTC.
     pub started_unix_ms: u64,
-    /// How long the whole run took, in seconds.
+    /// The time of the whole run, in seconds.
     pub elapsed_s: f64,
-    /// What was switched off or differs from the request, one sentence each.
+    /// Everything that was switched off or differs from the request, one sentence each.
     pub notes: Vec<String>,
-    /// What ended the run early, for people; `null` when it came to its end.
+    /// The error that ended the run early, for people; `null` when it came to its end.
     pub error: Option<String>,
 }
 

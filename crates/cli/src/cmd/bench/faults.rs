@@ -3,16 +3,16 @@
 use std::io;
 use std::time::Duration;
 
-use polyrail::{Explain, LostReason, PostError, RegionError, TransferError};
+use polyrail::{LostReason, PostError, RegionError, TransferError};
 use polyrail_profiler::drive::DriveError;
 use polyrail_report::{exit, show_memory};
 
 use crate::fault::{Cause, Fault};
 use crate::host::Available;
 
-/// The peer's engine is gone, whatever was being done.
+/// The peer's engine is gone.
 pub(crate) fn gone(peer: &str, why: LostReason) -> Fault {
-    let text = format!("the bench at the other end, {peer}, is gone: {why}");
+    let text = format!("the engine at the other end, {peer}, is gone: {why}");
     let fault = Fault::new(exit::PEER, text).with_help(help_of_lost(&why));
     Fault { cause: Cause::Gone(Box::new(why)), ..fault }
 }
@@ -35,6 +35,13 @@ pub(crate) fn mapping(bytes: u64, source: io::Error) -> Fault {
     }
 }
 
+/// A connection of plain sockets with the other end.
+pub(crate) fn sockets(step: &str, source: &io::Error) -> Fault {
+    Fault::new(exit::PEER, format!("{step} failed: {source}")).with_help(
+        "see that the other end still runs, and that a firewall lets TCP between the rails through",
+    )
+}
+
 pub(crate) fn silent(ask: &str, waited: Duration) -> Fault {
     let waited = waited.as_secs();
     Fault::new(exit::PEER, format!("the other side did not answer `{ask}` for {waited} s"))
@@ -55,7 +62,7 @@ impl From<TransferError> for Fault {
     fn from(error: TransferError) -> Self {
         match error {
             TransferError::PeerLost { peer, why } => gone(&peer, why),
-            other => explained(format!("transfer failed: {other}"), &other),
+            other => Self::explained(format!("transfer failed: {other}"), &other),
         }
     }
 }
@@ -64,14 +71,14 @@ impl From<PostError> for Fault {
     fn from(error: PostError) -> Self {
         match error {
             PostError::PeerGone { peer, why } => gone(&peer, why),
-            other => explained(format!("posting a transfer failed: {other}"), &other),
+            other => Self::explained(format!("posting a transfer failed: {other}"), &other),
         }
     }
 }
 
 impl From<RegionError> for Fault {
     fn from(error: RegionError) -> Self {
-        explained(format!("region: {error}"), &error)
+        Self::explained(format!("region: {error}"), &error)
     }
 }
 
@@ -84,11 +91,6 @@ impl From<DriveError> for Fault {
             DriveError::Stuck { waited, dump } => stuck(waited, &dump),
         }
     }
-}
-
-/// An error of the engine in words of the command.
-pub(crate) fn explained(message: String, error: &impl Explain) -> Fault {
-    Fault { help: error.help(), ..Fault::new(error.exit_code(), message) }
 }
 
 fn help_of_lost(why: &LostReason) -> &'static str {
@@ -118,13 +120,14 @@ fn help_of_lost(why: &LostReason) -> &'static str {
              (--rails), the routes, a firewall; `polyrail host show` shows the interfaces"
         }
         _ => {
-            "look at the other end why it ended, start it again, and then this bench; what was \
+            "look at the other end why it ended, start it again, and then this command; what was \
              measured before is printed"
         }
     }
 }
 
-/// Whether an engine's words tell of connections that TCP made and no process answered. A firewall is not the cause.
+/// Returns whether an engine's words tell of connections that TCP made and no process answered. A firewall is not the
+/// cause.
 fn is_unanswered(words: &str) -> bool {
     words.contains("TCP connected and nothing answered")
 }
@@ -161,7 +164,7 @@ mod tests {
         assert!(cancelled.message.starts_with("transfer failed: "), "{cancelled}");
         let (peer, why) = ("a".into(), LostReason::Closed);
         let fault = Fault::from(DriveError::Post(PostError::PeerGone { peer, why }));
-        assert_eq!(fault.message, "the bench at the other end, a, is gone: it closed");
+        assert_eq!(fault.message, "the engine at the other end, a, is gone: it closed");
         assert_eq!(fault.cause, Cause::Gone(Box::new(LostReason::Closed)));
     }
 }

@@ -9,7 +9,7 @@ mod messages;
 mod raw_spec;
 
 pub(crate) use self::hex::{from_hex, to_hex};
-pub(crate) use self::link::{BUSY, Link, Silent, unexpected};
+pub(crate) use self::link::{Link, Silent, unexpected};
 pub(crate) use self::load::{
     DownRail, Load, OneNic, OwnCpus, Program, RailDelta, Throttled, WhyDown,
 };

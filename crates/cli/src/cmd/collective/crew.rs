@@ -18,6 +18,7 @@ use crate::crew::{Kept, Missing, NEWS, Output, Worker, Workers};
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::lines::LINE_MAX;
+use crate::stdout::one_line;
 
 /// Ranks that are connected. They end when this is dropped.
 pub(crate) struct Crew<'r> {
@@ -31,6 +32,7 @@ pub(crate) struct Crew<'r> {
 
 /// A rank answers later than the time that it has for an order only if it can't run.
 const GRACE: Duration = Duration::from_secs(10);
+const NOTES: &str = "the notes above have what the plugin said; give --timeout if it only was slow";
 /// What is kept of the warnings of a plugin.
 const WARNINGS_MAX: usize = 10;
 
@@ -152,11 +154,11 @@ impl<'r> Crew<'r> {
             Missing::Silent(rank) => self.silent(rank),
             Missing::Ended(rank) => self.ended(rank),
             Missing::Interrupted => Fault::interrupted(),
-            Missing::Refused { worker, why: Reply::Failed { message, code, is_late }, silent } => {
-                self.failed(worker, &message, code, is_late, silent)
+            Missing::Refused { worker, why: Reply::Failed { fault, is_late }, silent } => {
+                self.failed(worker, fault, is_late, silent)
             }
             Missing::Refused { worker: rank, why, .. } => {
-                let answer: String = format!("{why:?}").chars().take(80).collect();
+                let answer = one_line(&format!("{why:?}"), 80);
                 self.of(rank, &format!(" answered with something else: {answer}"))
             }
         })
@@ -167,8 +169,7 @@ impl<'r> Crew<'r> {
     fn failed(
         &mut self,
         rank: usize,
-        message: &str,
-        code: u8,
+        fault: Fault,
         is_late: bool,
         mut silent: BTreeSet<usize>,
     ) -> Fault {
@@ -180,9 +181,10 @@ impl<'r> Crew<'r> {
             true => format!("; no word from {}", silent.join(", ")),
             false => String::new(),
         };
-        Fault { code, ..self.of(rank, &format!(": {message}{silent}")) }.with_help(
-            "the notes above have what the plugin said; give --timeout if it only was slow",
-        )
+        let mut fault = Fault::of_peer(&format!("rank {rank} over {}", self.over.name()), fault);
+        fault.message += &silent;
+        fault.help.get_or_insert_with(|| NOTES.into());
+        fault
     }
 
     fn silent(&self, rank: usize) -> Fault {

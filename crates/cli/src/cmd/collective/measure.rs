@@ -36,9 +36,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     let measured = measure(args, &sizes, contestants, (&place, &settings, &interrupt), &mut report);
     report.head.elapsed_s = started.elapsed().as_secs_f64();
     report.head.error = measured.as_ref().err().map(ToString::to_string);
-    place.end()?;
     let shown = render::show(&report, args.json.as_deref());
-    measured.and(shown)
+    measured.and(shown).and(place.end())
 }
 
 /// The library that each rank will load; it is loaded here to see that it is one.
@@ -77,6 +76,7 @@ fn measure(
         report.plugins = plugins.collect();
         all_sizes(args, sizes, &spec, &mut crews, &progress, report)
     });
+    debug_assert!(measured.is_err() || progress.is_whole(), "the plan is not the work");
     progress.clear();
     if measured.is_err() {
         // What the plugins have said is worth waiting for.
@@ -108,13 +108,14 @@ fn all_sizes(
     // Several sizes may be rounded to one.
     shapes.dedup();
     let bytes = |shape: &Shape| spec.operation.bytes(*shape, spec.element) as u64;
-    let runs = crews.len() as f64 * f64::from(args.rounds + u32::from(args.is_checked()));
-    progress.plan(shapes.iter().map(|shape| work(bytes(shape)) * runs).sum());
+    let turns = turns(args, crews.len());
+    progress.plan(all_work(shapes.iter().map(bytes), &turns));
     for (number, shape) in shapes.iter().enumerate() {
         let bytes = bytes(shape);
         progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes)));
-        let found = one_size(args, crews, *shape, number as u64, || progress.did(work(bytes)))
-            .inspect_err(|_| report.head.notes.extend(partial(number, shapes.len())))?;
+        let found =
+            one_size(args, crews, &turns, *shape, number as u64, || progress.did(work(bytes)))
+                .inspect_err(|_| report.head.notes.extend(partial(number, shapes.len())))?;
         for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
             let factor = spec.operation.bus_factor(spec.ranks);
             let count = shape.count as u64;
@@ -124,6 +125,10 @@ fn all_sizes(
         report.compare();
     }
     Ok(())
+}
+
+fn all_work(sizes: impl Iterator<Item = u64>, turns: &[Turn]) -> f64 {
+    sizes.map(|bytes| work(bytes) * turns.len() as f64).sum()
 }
 
 /// The part of a run of so many bytes in the work: even the smallest takes some time.
@@ -142,41 +147,90 @@ fn partial(done: usize, all: usize) -> Option<String> {
 /// For each crew the times of one operation, and how many elements are wrong.
 type Found = Vec<(Vec<f64>, Option<u64>)>;
 
+/// A step of one size.
+#[derive(Clone, Copy)]
+enum Turn {
+    Run { round: u32, crew: usize },
+    Check { crew: usize },
+}
+
+fn turns(args: &Args, crews: usize) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    for round in 0..args.rounds {
+        let mut order: Vec<usize> = (0..crews).collect();
+        // Neither is always the one that comes after the other.
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        turns.extend(order.into_iter().map(|crew| Turn::Run { round, crew }));
+    }
+    if args.is_checked() {
+        turns.extend((0..crews).map(|crew| Turn::Check { crew }));
+    }
+    turns
+}
+
 fn one_size(
     args: &Args,
     crews: &mut [Crew<'_>],
+    turns: &[Turn],
     shape: Shape,
     number: u64,
     did_run: impl Fn(),
 ) -> Result<Found, Fault> {
     let mut found: Found = crews.iter().map(|_| (Vec::new(), None)).collect();
-    for round in 0..args.rounds {
-        let mut order: Vec<usize> = (0..crews.len()).collect();
-        // Neither is always the one that comes after the other.
-        if round % 2 == 1 {
-            order.reverse();
+    for turn in turns {
+        match *turn {
+            Turn::Run { round, crew } => {
+                let seed = number * 1000 + u64::from(round);
+                let times = [args.warmup, args.iterations];
+                let seconds = crews[crew].run(shape, times, seed)?;
+                let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+                found[crew].0.push(mean / f64::from(args.iterations) * 1e6);
+            }
+            Turn::Check { crew } => {
+                found[crew].1 = Some(crews[crew].check(shape, u64::MAX - number)?);
+            }
         }
-        for crew in order {
-            let seed = number * 1000 + u64::from(round);
-            let times = [args.warmup, args.iterations];
-            let seconds = crews[crew].run(shape, times, seed)?;
-            let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
-            found[crew].0.push(mean / f64::from(args.iterations) * 1e6);
-            did_run();
-        }
-    }
-    if args.is_checked() {
-        for (crew, found) in crews.iter_mut().zip(&mut found) {
-            found.1 = Some(crew.check(shape, u64::MAX - number)?);
-            did_run();
-        }
+        did_run();
     }
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_turns_of_all_sizes_are_the_whole_plan() {
+        let args = Parsed::parse_from(["collective", "all_reduce", "--rounds", "3"]).args;
+        let turns = turns(&args, 2);
+        let of = |number| {
+            let of_round = |turn: &Turn| match *turn {
+                Turn::Run { round, crew } if round == number => Some(crew),
+                _ => None,
+            };
+            turns.iter().filter_map(of_round).collect::<Vec<_>>()
+        };
+        assert_eq!([0, 1, 2].map(of), [[0, 1], [1, 0], [0, 1]]);
+        let (sizes, progress) = ([8, 1 << 20, 1 << 30], Progress::new());
+        progress.plan(all_work(sizes.into_iter(), &turns));
+        for size in sizes {
+            for _ in &turns {
+                assert!(!progress.is_whole());
+                progress.did(work(size));
+            }
+        }
+        assert!(progress.is_whole());
+    }
 
     #[test]
     fn a_run_that_ended_early_says_what_its_means_are_of() {

@@ -12,12 +12,14 @@ use crate::stdout::{fitted, tell, wrapped_sentences};
 
 /// Prints the text and writes the JSON. Where nothing was measured, a program that reads the file learns why.
 pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), Fault> {
-    let document = reports::json(report)?;
-    if report.plugins.iter().all(|plugin| plugin.sizes.is_empty()) {
+    let is_measured = report.plugins.iter().any(|plugin| !plugin.sizes.is_empty());
+    if !is_measured {
         report.head.notes.iter().for_each(|note| tell!("polyrail: {note}"));
-        return json.map_or(Ok(()), |path| reports::write(path, &document));
     }
-    reports::show(text(report), &[Form { name: "JSON", path: json, text: document }])
+    let document = reports::json(report)?;
+    let json = json.map(|path| Form { name: "JSON", path, text: document });
+    let text = if is_measured { text(report) } else { String::new() };
+    reports::show(text, json)
 }
 
 fn text(report: &CollectiveReport) -> String {

@@ -57,8 +57,7 @@ pub(crate) enum Reply {
     },
     /// `is_late`: others did not do their part in time.
     Failed {
-        message: String,
-        code: u8,
+        fault: Fault,
         is_late: bool,
     },
 }
@@ -79,7 +78,7 @@ pub(crate) fn work() -> Result<(), Fault> {
     let mut rank = None;
     let Err(error) = obey(&orders, &mut rank);
     let is_late = error.cause == Cause::Late;
-    reply(&Reply::Failed { message: error.message, code: error.code, is_late })?;
+    reply(&Reply::Failed { fault: error, is_late })?;
     // The process that reads the reply ends this one.
     orders.stay();
     Ok(())
@@ -117,5 +116,21 @@ fn obey(orders: &Orders, place: &mut Option<Rank>) -> Result<Infallible, Fault> 
             }
         };
         reply(&done)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail_report::exit;
+
+    use super::*;
+
+    #[test]
+    fn a_fault_reaches_the_starter_with_its_help() {
+        let fault = Fault::new(exit::DATA, "no").with_help("look");
+        let line = serde_json::to_string(&Reply::Failed { fault: fault.clone(), is_late: true });
+        let reply: Reply = serde_json::from_str(&line.unwrap()).unwrap();
+        let Reply::Failed { fault: got, is_late: true } = reply else { panic!("{reply:?}") };
+        assert_eq!(got, fault);
     }
 }

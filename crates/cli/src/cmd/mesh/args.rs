@@ -7,7 +7,6 @@ use std::time::Duration;
 use polyrail_config::Rendezvous;
 use polyrail_rendezvous::Name;
 
-use super::faults;
 use super::hosts::{self, Hosts};
 use super::meet::BY_STARTER;
 use super::plan::{Grid, Layout, Pattern};
@@ -247,7 +246,7 @@ impl Args {
                     let mine = if layout == Layout::One { *most } else { 1 };
                     mine * most * (nodes - 1) * 2 <= PAIRS_MAX
                 });
-                return Err(faults::usage(
+                return Err(Fault::usage(
                     "--endpoints-per-node",
                     self.endpoints_per_node,
                     format!("makes {} pairs of one process", sends * 2),
@@ -256,18 +255,18 @@ impl Args {
                         most.unwrap_or(1),
                         layout.name()
                     ),
-                    "choose fewer endpoints, fewer nodes, or --layout per-gpu",
-                ));
+                )
+                .with_help("choose fewer endpoints, fewer nodes, or --layout per-gpu"));
             }
             if sends as u64 * self.depth >= ops_pool {
                 let most = (ops_pool.saturating_sub(1) / sends as u64).max(1);
-                return Err(faults::usage(
+                return Err(Fault::usage(
                     "--depth",
                     self.depth,
                     format!("makes {} transfers at once of one process", sends as u64 * self.depth),
                     format!("1 to {most}, as ops_pool is {ops_pool}"),
-                    "choose a smaller --depth, or give --set ops_pool a larger value",
-                ));
+                )
+                .with_help("choose a smaller --depth, or give --set ops_pool a larger value"));
             }
         }
         Ok(())

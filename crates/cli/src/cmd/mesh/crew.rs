@@ -273,13 +273,13 @@ impl Crew {
 fn outside(name: &str, grid: &Grid) -> Fault {
     let last = grid.nodes - 1;
     let help = "give --nodes as many as the launcher starts";
-    faults::usage(
+    Fault::usage(
         "--nodes",
         grid.nodes,
         format!("leaves no place for {name}"),
         format!("rank-0 to rank-{last}"),
-        help,
     )
+    .with_help(help)
 }
 
 /// Nodes that a line names.

@@ -163,7 +163,7 @@ impl Director<'_> {
     ) -> Result<BTreeMap<usize, T>, Fault> {
         let (crew, until) = (self.crew, Instant::now() + patience);
         let mut taken = BTreeMap::new();
-        // Whoever fails by the end of another one hears of that no later than this worker.
+        // A worker that fails because another one ended learns of that no later than this one.
         let mut failed = None;
         while taken.len() < crew.grid.workers() {
             let next = crew.inbox.wait(Instant::now() + LOOK, |heard| {
@@ -192,7 +192,7 @@ impl Director<'_> {
             match (take(answer), &failed) {
                 (Ok(answer), _) => drop(taken.insert(worker, answer)),
                 (Err(Answer::Failed(fault)), None) => {
-                    failed = Some((fault.about(&who), Instant::now()));
+                    failed = Some((Fault::of_peer(&who, fault), Instant::now()));
                 }
                 (Err(Answer::Failed(_)), Some(_)) => {}
                 (Err(other), _) => {
@@ -204,7 +204,7 @@ impl Director<'_> {
     }
 }
 
-/// How often to look whether somebody is gone.
+/// How often to look whether a worker is gone.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long to wait for the cause of a failure: a worker that is gone is noticed by all who had transfers
 /// with it, and its own name tells more.

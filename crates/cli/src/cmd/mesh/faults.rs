@@ -1,24 +1,12 @@
 //! Errors that several modules of the mesh meet.
 
-use std::fmt::Display;
 use std::time::Duration;
 
-use polyrail::{Explain, LostReason, PostError};
+use polyrail::{LostReason, PostError};
 use polyrail_report::exit;
 
-use crate::fault::Fault;
-
-/// A value or a combination of options that can't be used.
-pub(crate) fn usage(
-    option: &str,
-    value: impl Display,
-    reason: impl Display,
-    allowed: impl Display,
-    help: &str,
-) -> Fault {
-    Fault::new(exit::USAGE, format!("{option} `{value}` {reason}; allowed: {allowed}"))
-        .with_help(help)
-}
+use crate::fault::{Cause, Fault};
+use crate::stdout::one_line;
 
 /// `who` are a worker, or several.
 pub(crate) fn silent(who: &str, order: &str, waited: Duration) -> Fault {
@@ -33,11 +21,11 @@ pub(crate) fn gone(who: &str, why: &LostReason) -> Fault {
 
 pub(crate) fn ended(who: &str, status: &str) -> Fault {
     let text = format!("the process of {who} ended before it told its result ({status})");
-    Fault::new(exit::PEER, text).with_help(WHY_ENDED)
+    Fault { cause: Cause::Ended, ..Fault::new(exit::PEER, text).with_help(WHY_ENDED) }
 }
 
 pub(crate) fn protocol(who: &str, order: &str, answer: &str) -> Fault {
-    let answer: String = answer.chars().take(80).collect();
+    let answer = one_line(answer, 80);
     Fault::new(exit::PEER, format!("{who} answered `{order}` with something else: {answer}"))
 }
 
@@ -49,7 +37,7 @@ pub(crate) fn version(who: &str, theirs: &str, here: &str, ours: u32) -> Fault {
 
 pub(crate) fn post(pair: &str, source: &PostError) -> Fault {
     let text = format!("a transfer of {pair} could not be posted: {source}");
-    Fault { help: source.help(), ..Fault::new(source.exit_code(), text) }
+    Fault::explained(text, source)
 }
 
 pub(crate) fn lost(pair: &str, announced: u64, arrived: u64) -> Fault {
@@ -59,3 +47,14 @@ pub(crate) fn lost(pair: &str, announced: u64, arrived: u64) -> Fault {
 
 pub(crate) const SAME_BUILD: &str = "use the same build of polyrail on all nodes";
 const WHY_ENDED: &str = "look on that node why its process ended, and start all of them again";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_worker_answers_forges_no_lines() {
+        let text = protocol("node1", "go", "a\nb\u{1b}").to_string();
+        assert_eq!(text, "node1 answered `go` with something else: a\\u000ab\\u001b");
+    }
+}

@@ -78,13 +78,13 @@ impl Follower<'_> {
                     grid.layout.name()
                 )
             };
-            return Err(faults::usage(
+            return Err(Fault::usage(
                 "options",
                 all(&grid),
                 "differ from those of node0",
                 all(&set_up.grid),
-                "start all nodes with the same options",
-            ));
+            )
+            .with_help("start all nodes with the same options"));
         }
         (self.sources, self.dests) = (BTreeMap::new(), BTreeMap::new());
         let mine = crew.grid.endpoints_of(crew.me);

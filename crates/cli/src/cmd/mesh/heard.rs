@@ -1,4 +1,4 @@
-//! What comes of a layout, as the first worker tells it.
+//! The figures of a layout, as the first worker tells them.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Heard<'_> {
             // What is to be done is known from here on. The one before ends first: a terminal shows one.
             *self.progress = None;
             let progress = Progress::new();
-            progress.plan(self.left.as_secs_f64());
+            progress.plan_time(self.left);
             *self.progress = Some(progress);
         }
         let progress = self.progress.get_or_insert_with(|| Progress::waiting("starting"));

@@ -22,7 +22,7 @@ use super::render;
 use super::report::{MeshReport, SCHEMA_VERSION};
 use crate::config_args::print_warnings;
 use crate::crew::{Kept, Missing, NEWS, Output, Worker, Workers};
-use crate::fault::Fault;
+use crate::fault::{Cause, Fault};
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::lines::LINE_MAX;
 use crate::progress::{Progress, show_time};
@@ -59,20 +59,16 @@ pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
     drop(progress);
     report.head.elapsed_s = started.elapsed().as_secs_f64();
     report.head.error = failed.as_ref().map(ToString::to_string);
-    let has_first = place.has_first();
-    place.end()?;
     report.conclusions = conclusions(&report.layouts, report.rounds);
-    let mut shown = Ok(());
-    if report.layouts.iter().any(|layout| !layout.patterns.is_empty()) {
-        shown = render::show(&report, args.json.as_deref(), args.html.as_deref());
-    } else if failed.is_some() {
-        // A program that reads it learns why there is nothing else; the other nodes may share the folder.
-        let path = args.json.as_deref().filter(|_| has_first);
-        shown = path.map_or(Ok(()), |path| reports::write(path, &reports::json(&report)?));
+    let shown = if report.is_measured() || failed.is_some() {
+        // The other nodes may share the folder.
+        let json = args.json.as_deref().filter(|_| report.is_measured() || place.has_first());
+        render::show(&report, json, args.html.as_deref())
     } else {
         tell!("polyrail: this node has done its part; node 0 prints the figures");
-    }
-    failed.map_or(Ok(exit::OK), Err).and_then(|code| shown.map(|()| code))
+        Ok(())
+    };
+    failed.map_or(Ok(()), Err).and(shown).and(place.end()).map(|()| exit::OK)
 }
 
 /// Runs all workers of a layout; nothing is heard where the first worker is on another node.
@@ -195,7 +191,7 @@ impl Party {
         }
         match (heard.end.take(), waited?) {
             // The first one knows best.
-            (Some(Some(fault)), _) => Err(fault),
+            (Some(Some(fault)), _) => Err(Fault { cause: Cause::Ended, ..Fault::heard(fault) }),
             (None, Some(number)) => Err(self.why(number)),
             (Some(None), _) | (None, None) => Ok(()),
         }

@@ -55,6 +55,31 @@ fn what_a_worker_told_before_it_was_killed_is_in_the_report() {
 }
 
 #[test]
+fn the_time_left_is_known_before_the_first_step_and_the_first_worker_forges_no_lines() {
+    let args = Parsed::parse_from(["mesh"]).args;
+    let place = Place::Here { node: Some(0), nodes: 2, rendezvous: String::new() };
+    let mut report = blank(&args, &place);
+    let failed = Fault { code: 0, ..Fault::environment("gone\npolyrail: all is well") };
+    let mut progress = None;
+    let mut party = Party { workers: Workers::default(), members: Vec::new() };
+    let mut heard = Heard {
+        report: &mut report,
+        layout: Layout::One,
+        processes: 2,
+        progress: &mut progress,
+        left: Duration::from_secs(3000),
+        end: None,
+    };
+    let told = [Told::Nodes(Vec::new()), Told::End(Some(failed))];
+    party.start("node0".into(), killed_after(&told)).unwrap();
+    let fault = party.finish(&mut heard, &Interrupt::default()).unwrap_err();
+    assert_eq!((fault.code, fault.cause), (exit::PEER, Cause::Ended));
+    assert_eq!(fault.message, "gone\\u000apolyrail: all is well");
+    let line = progress.unwrap().line();
+    assert!(line.contains(", about ") && line.ends_with(" left"), "{line}");
+}
+
+#[test]
 fn each_pattern_of_each_layout_has_its_part_of_the_plan() {
     let options = ["mesh", "--warmup", "50ms", "--time", "200ms", "--rounds", "3"];
     let args = Parsed::parse_from(options).args;

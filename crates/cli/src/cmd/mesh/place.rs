@@ -11,11 +11,10 @@ use polyrail_lab::{Lab, LabError, LabGuard, Node};
 use polyrail_report::exit;
 
 use super::args::{AnyLab, Args, PLACES, Seat};
-use super::faults;
 use super::hosts::{Hosts, Remote};
 use super::meet::BY_STARTER;
 use super::plan::Layout;
-use crate::fault::Fault;
+use crate::fault::{Cause, Fault};
 use crate::own_labs;
 
 /// The place of the nodes.
@@ -76,18 +75,20 @@ impl Place {
             _ => {
                 let help = "give another --rendezvous, or --lab, or --hosts";
                 let reason = "is no place where nodes of a mesh find each other";
-                return Err(faults::usage("--rendezvous", rendezvous, reason, PLACES, help));
+                return Err(
+                    Fault::usage("--rendezvous", rendezvous, reason, PLACES).with_help(help)
+                );
             }
         };
         let help = "each node needs to know how many there are, and which of them it is";
         let Some(nodes) = args.nodes.map(|nodes| nodes as usize) else {
-            return Err(faults::usage("--nodes", "", "is missing", "2 to 256", help));
+            return Err(Fault::usage("--nodes", "", "is missing", "2 to 256").with_help(help));
         };
         if is_ranks && args.layouts() != [Layout::One] {
             let reason = "needs processes that the launcher of the ranks does not know";
             let allowed = "one with ranks, or a dir:// or etcd:// rendezvous";
             let help = "give --layout one, or another --rendezvous";
-            return Err(faults::usage("--layout", "per-gpu", reason, allowed, help));
+            return Err(Fault::usage("--layout", "per-gpu", reason, allowed).with_help(help));
         }
         let node = match (args.node.map(|node| node as usize), is_ranks) {
             (_, true) => None,
@@ -96,7 +97,7 @@ impl Place {
                 let value = node.map_or(String::new(), |node| node.to_string());
                 let reason = if node.is_some() { "is not one of the nodes" } else { "is missing" };
                 let allowed = format!("0 to {}", nodes - 1);
-                return Err(faults::usage("--node", value, reason, allowed, help));
+                return Err(Fault::usage("--node", value, reason, allowed).with_help(help));
             }
         };
         Ok(Self::Here { node, nodes, rendezvous })
@@ -172,9 +173,7 @@ impl Place {
     /// Returns an error that says that the lab is gone if it is, and else this one.
     pub(crate) fn explain(&self, error: Fault) -> Fault {
         let Some(lab) = self.lab() else { return error };
-        // `lab down` ends the processes in a lab first.
-        let is_gone = error.code == exit::PEER;
-        let until = Instant::now() + if is_gone { GOING } else { Duration::ZERO };
+        let until = Instant::now() + if may_be_gone(&error) { GOING } else { Duration::ZERO };
         loop {
             let why = match Lab::open(lab.name()) {
                 Ok(_) if Instant::now() < until => {
@@ -199,6 +198,11 @@ impl Place {
     }
 }
 
+/// Whether the end of a lab may be behind an error: `lab down` ends the processes in it first.
+fn may_be_gone(error: &Fault) -> bool {
+    error.code == exit::PEER && error.cause == Cause::Ended
+}
+
 /// A name that is a number may be meant as that of nodes.
 fn not_open(error: LabError) -> Fault {
     let number = match &error {
@@ -221,7 +225,15 @@ const GOING: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use super::super::faults;
     use super::*;
+
+    #[test]
+    fn only_a_process_that_ended_has_the_lab_looked_at_for_a_while() {
+        assert!(may_be_gone(&faults::ended("node1", "signal: 9")));
+        assert!(!may_be_gone(&faults::silent("node1", "go", GOING)));
+        assert!(!may_be_gone(&faults::version("node1", "2", "node0", 1)));
+    }
 
     #[test]
     fn a_number_that_is_no_lab_is_told_to_be_one_without_rates() {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use polyrail::{
-    Engine, Explain, OnEnd, Outcome, Peer, PreparedTransfer, RemoteRegion, Request, TransferError,
+    Engine, OnEnd, Outcome, Peer, PreparedTransfer, RemoteRegion, Request, TransferError,
 };
 
 use super::faults;
@@ -167,7 +167,7 @@ impl Running<'_> {
 
 fn failed(pair: &str, source: &TransferError) -> Fault {
     let text = format!("a transfer of {pair} failed: {source}");
-    Fault { help: source.help(), ..Fault::new(source.exit_code(), text) }
+    Fault::explained(text, source)
 }
 
 /// Its delivery is seen by what the receiver counts.

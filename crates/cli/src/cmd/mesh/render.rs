@@ -10,17 +10,20 @@ use crate::fault::Fault;
 use crate::reports::{self, Form};
 use crate::stdout::{fitted, wrapped_sentences};
 
-/// Prints the text, and writes the page and the JSON.
+/// Prints the text, and writes the page and the JSON. Without figures, only the JSON: it has the error.
 pub(crate) fn show(
     report: &MeshReport,
     json: Option<&Path>,
     html: Option<&Path>,
 ) -> Result<(), Fault> {
-    let document = reports::json(report)?;
-    let title = format!("Mesh of {} nodes", report.nodes);
-    let page = polyrail_analyze::page(&title, &document, PAGE);
-    let page = Form { name: "page", path: html, text: page };
-    reports::show(text(report), &[page, Form { name: "JSON", path: json, text: document }])
+    let (document, is_measured) = (reports::json(report)?, report.is_measured());
+    let page = html.filter(|_| is_measured).map(|path| {
+        let title = format!("Mesh of {} nodes", report.nodes);
+        Form { name: "page", path, text: polyrail_analyze::page(&title, &document, PAGE) }
+    });
+    let json = json.map(|path| Form { name: "JSON", path, text: document });
+    let text = if is_measured { text(report) } else { String::new() };
+    reports::show(text, page.into_iter().chain(json))
 }
 
 const PAGE: &str = include_str!("page.js");

@@ -35,6 +35,13 @@ pub(crate) struct MeshReport {
     pub(crate) conclusions: Vec<String>,
 }
 
+impl MeshReport {
+    /// Whether there are any figures.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.layouts.iter().any(|layout| !layout.patterns.is_empty())
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LayoutReport {
     pub(crate) layout: Layout,

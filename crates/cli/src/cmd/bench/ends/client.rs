@@ -22,11 +22,9 @@ use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
-use crate::cmd::bench::talk::{
-    About, Answer, Ask, BUSY, CONTROL_VERSION, Link, Silent, unexpected,
-};
+use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, Silent, unexpected};
 use crate::cmd::bench::trial::{Watch, attach, rails_down};
-use crate::fault::Fault;
+use crate::fault::{Cause, Fault};
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 use crate::reports;
@@ -88,17 +86,15 @@ pub(crate) fn run(
     report.head.notes.extend(remarks(&report));
     report.interrupted = matches!(&end, Err(fault) if fault.is_interrupted());
     report.head.error = end.as_ref().err().map(ToString::to_string);
-    // Whoever has no room for the file sees the figures at least.
-    let saved = output.save(&report);
-    let printed = match schedule.dry_run {
-        true => Ok(()),
-        false => output.print(&report, args.explain_path.is_some(), saved.is_ok()),
+    let shown = match schedule.dry_run {
+        true => output.save(&report),
+        false => output.show(&report, args.explain_path.is_some()),
     };
-    end.and(saved).and(printed).map(|()| exit::OK)
+    end.and(shown).map(|()| exit::OK)
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is used once, by one caller")]
-/// Measures size after size; what is done is in the report, whatever comes after it.
+/// Measures size after size. The report has all sizes up to the first failure.
 fn measure(
     schedule: &Schedule,
     engine: Engine,
@@ -188,8 +184,10 @@ fn measure(
             break;
         }
     }
+    // The suspects of `--why` may be others than those that were planned.
+    debug_assert!(end.is_err() || schedule.why || progress.is_whole(), "the plan is not the work");
     drop(intervals);
-    // What shared memory or a single copy moves, no control of flows slows.
+    // No control of flows slows shared memory or a single copy.
     let by_flows = |result: &BenchResult| result.path.as_ref().is_none_or(|path| path.taken == TCP);
     if same_host && engine.config().congestion == "auto" && report.results.iter().any(by_flows) {
         report.head.notes.extend(note_of_congestion(&engine));
@@ -250,7 +248,7 @@ fn hello(link: &Link<'_>) -> Result<About, Fault> {
             Ok(Answer::Hello(about)) => return Ok(*about),
             Ok(other) => return Err(unexpected(&ask, &other)),
             // A client that was killed counts until the server's engine notices.
-            Err(fault) if fault.message.ends_with(BUSY) && begin.elapsed() < NOTICED_WITHIN => {
+            Err(fault) if fault.cause == Cause::Busy && begin.elapsed() < NOTICED_WITHIN => {
                 thread::sleep(ASK_AGAIN);
             }
             Err(error) => return Err(error),

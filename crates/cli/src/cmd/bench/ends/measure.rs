@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use polyrail_report::{
     AgainstSample, BenchResult, Histogram, PathTaken, PayloadProtection, show_gb_per_s, show_size,
@@ -106,14 +107,25 @@ impl Bench<'_> {
         (Some(result), end)
     }
 
-    /// The work of a size for the progress: a turn of each contender in each round is 1, as is its warming up.
+    /// The work of a size for the progress, in seconds: a turn of each contender in each round, and one for its warming
+    /// up.
     pub(crate) fn work(&self, size: u64) -> f64 {
         let schedule = self.schedule;
         let wants = |who| schedule.against.contains(&who);
         let modes = if wants(Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
         let baselines = [Against::Raw, Against::Cuda].into_iter().filter(|who| wants(*who)).count();
         let contenders = 1 + self.others.len() + baselines + modes;
-        contenders as f64 * f64::from(schedule.rounds + 1) + self.why_work(size)
+        let turns = contenders as f64 * f64::from(schedule.rounds + 1);
+        turns * self.turn_work(size) + self.why_work(size)
+    }
+
+    fn turn_work(&self, size: u64) -> f64 {
+        self.seconds(size, self.schedule.time / self.schedule.rounds)
+    }
+
+    /// [`Schedule::turn_seconds`] on these rails.
+    pub(crate) fn seconds(&self, size: u64, turn: Duration) -> f64 {
+        self.schedule.turn_seconds(size, turn, self.line.as_ref().map(Line::gb_per_s))
     }
 
     fn rounds(
@@ -124,11 +136,12 @@ impl Bench<'_> {
     ) -> Result<(), Fault> {
         let schedule = self.schedule;
         let name = show_size(size);
+        let did = || self.progress.did(self.turn_work(size));
         self.progress.say(format!("{name} {}: warming up", schedule.op.name()));
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         let count = self.transfers(&trial)?;
-        self.progress.did(1.0);
+        did();
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
             rivals.push(rival);
@@ -140,7 +153,7 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, self.interrupt, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
-            self.progress.did(1.0);
+            did();
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
@@ -156,17 +169,17 @@ impl Bench<'_> {
             let op = schedule.op.name();
             self.progress.say(format!("{name} {op}: round {}{before}", round + 1));
             let taken = trial.sample(schedule.verify, count, round)?;
-            self.progress.did(1.0);
+            did();
             if let Some((client, pieces)) = &mut raw {
                 rounds.raw.push(client.round(*pieces)?);
-                self.progress.did(1.0);
+                did();
             }
             for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
                 let kind = &standing.kind;
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
                 standing.turns.push(rival.turn(round)?);
-                self.progress.did(1.0);
+                did();
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
@@ -198,6 +211,7 @@ impl Bench<'_> {
         transfers: u64,
     ) -> Result<Vec<NamedRival<'l>>, Fault> {
         let schedule = self.schedule;
+        let did = || self.progress.did(self.turn_work(size));
         let mut rivals: Vec<NamedRival<'l>> = Vec::new();
         for (kind, link) in self.others {
             let schedule = kind.schedule(schedule, size);
@@ -208,7 +222,7 @@ impl Bench<'_> {
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
-            self.progress.did(1.0);
+            did();
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -219,7 +233,7 @@ impl Bench<'_> {
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
             let kind = RivalKind::Baseline("cuda".into());
-            self.progress.did(1.0);
+            did();
             rivals.push((kind, Box::new(rival)));
         }
         if schedule.against.contains(&Against::Nccl) {
@@ -237,7 +251,7 @@ impl Bench<'_> {
                     self.interrupt,
                 )?;
                 let kind = RivalKind::Baseline(mode.name());
-                self.progress.did(1.0);
+                did();
                 rivals.push((kind, Box::new(rival)));
             }
         }

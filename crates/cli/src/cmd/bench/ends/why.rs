@@ -77,22 +77,17 @@ impl Bench<'_> {
     pub(crate) fn why_work(&self, size: u64) -> f64 {
         match self.schedule.why {
             true => {
-                suspects(&self.scene(size)).len() as f64 * self.pairs_work(ROUNDS)
-                    + self.work_again()
+                let tried = suspects(&self.scene(size)).len() as f64;
+                tried * self.pairs_work(size, ROUNDS)
+                    + AGAIN as f64 * self.pairs_work(size, ROUNDS_AGAIN)
             }
             false => 0.0,
         }
     }
 
-    /// The part of those that are measured again.
-    fn work_again(&self) -> f64 {
-        AGAIN as f64 * self.pairs_work(ROUNDS_AGAIN)
-    }
-
     /// The part of a change in so many rounds, each with a turn without it and one with it.
-    fn pairs_work(&self, rounds: u32) -> f64 {
-        let turn = self.schedule.time / self.schedule.rounds;
-        f64::from(2 * rounds) * SAMPLE.as_secs_f64() / turn.as_secs_f64().max(1e-3)
+    fn pairs_work(&self, size: u64, rounds: u32) -> f64 {
+        f64::from(2 * rounds) * self.seconds(size, SAMPLE)
     }
 
     /// Warms up, and says how many transfers make a turn.
@@ -137,9 +132,12 @@ impl Inquiry<'_> {
                 }
             }
             done += 1;
-            self.bench.progress.did(self.bench.pairs_work(ROUNDS));
+            self.bench.progress.did(self.bench.pairs_work(self.size, ROUNDS));
         }
         let again = Attempt::to_measure_again(&attempts);
+        let work_again = self.bench.pairs_work(self.size, ROUNDS_AGAIN);
+        // Fewer may be left than there was time for.
+        self.bench.progress.did(AGAIN.saturating_sub(again.len()) as f64 * work_again);
         for place in again {
             if end.is_ok() {
                 let change = attempts[place].change.clone();
@@ -148,9 +146,9 @@ impl Inquiry<'_> {
                     Ok(pairs) => attempts[place].again = pairs.unwrap_or_default(),
                     Err(error) => end = Err(error),
                 }
+                self.bench.progress.did(work_again);
             }
         }
-        self.bench.progress.did(self.bench.work_again());
         let mut tried: Vec<Tried> = attempts.iter().filter_map(Attempt::tried).collect();
         best_first(&mut tried);
         if end.is_err() {

@@ -12,6 +12,7 @@ use polyrail::Memory;
 use polyrail_host::CpuSet;
 use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 
+use crate::cmd::bench::faults;
 use crate::cmd::bench::options::{Layout, Piece, WORKING_SET_BYTES};
 use crate::fault::Fault;
 use crate::together::{Begun, start_all};
@@ -113,8 +114,8 @@ const PIECES_MAX: usize = 1 << 16;
 fn measure(used: &Use, limit: Duration) -> Result<Copied, Fault> {
     let (begin, cpu) = (Instant::now(), thread_cpu_time());
     let spans = used.footprint_bytes.map(|bytes| bytes.clamp(1, WORKING_SET_BYTES));
-    let failed = |source| Fault::system("mapping memory", source);
-    let fill = |bytes| filled(bytes, begin + limit).map_err(failed);
+    let fill =
+        |bytes| filled(bytes, begin + limit).map_err(|source| faults::mapping(bytes, source));
     let (Some(source), Some(dest)) = (fill(spans[0])?, fill(spans[1])?) else {
         let got =
             thread_cpu_time().saturating_sub(cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
@@ -293,6 +294,7 @@ fn copy(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::together::tests::{is_alone, without_more_threads};
 
     fn usual(size: u64) -> Use {
         let layout = Layout::new(size, 1, 16);
@@ -303,6 +305,21 @@ mod tests {
             copies: Copies::Twice,
             movers: vec![Vec::new(); 2],
         }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_has_help_with_options_of_the_bench() {
+        let test = "memory_that_is_not_there_has_help_with_options_of_the_bench";
+        if is_alone(&format!("cmd::bench::judge::machine::tests::{test}")) {
+            measure_without_memory();
+        }
+    }
+
+    fn measure_without_memory() {
+        let used = Use { footprint_bytes: [256 << 20; 2], ..usual(1 << 20) };
+        let fault = without_more_threads(|| measure(&used, LIMIT)).err().unwrap();
+        assert_eq!(fault.code, polyrail_report::exit::ENVIRONMENT, "{fault}");
+        assert!(fault.help.unwrap().contains("--sizes"));
     }
 
     #[test]

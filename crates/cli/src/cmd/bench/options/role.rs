@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-use polyrail::{ConnectReason, Engine, Explain, Invitation, InvitationError, Peer, PeerError};
+use polyrail::{ConnectReason, Engine, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
 use polyrail_report::exit;
 
@@ -103,16 +103,16 @@ impl Server {
             (_, true) => Some("ipv4"),
             _ => None,
         };
-        let mut help = error.help();
+        let text = format!("{error}; nor to {}{more}", shown.join(", "));
+        let mut fault = Fault::explained(text, &error);
         if let Some(family) = family {
-            let first = help.map_or_else(String::new, |help| format!("{help}; "));
-            help = Some(format!(
+            let first = fault.help.map_or_else(String::new, |help| format!("{help}; "));
+            fault.help = Some(format!(
                 "{first}no rail here has an address of the family {family}, so those addresses were not tried: \
                  where interfaces here have such addresses, `--set address_family={family}` has the rails take them"
             ));
         }
-        let text = format!("{error}; nor to {}{more}", shown.join(", "));
-        Fault { help, ..Fault::new(error.exit_code(), text) }
+        fault
     }
 }
 

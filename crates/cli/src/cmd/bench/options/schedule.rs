@@ -112,6 +112,24 @@ impl Schedule {
         self.depth.unwrap_or_else(|| default_depth(size, most))
     }
 
+    /// Seconds of a turn of this size in the plan of the progress: at least as long as the rails take for the transfers
+    /// that are outstanding at once, or for those that `--iters` asks for.
+    pub(crate) fn turn_seconds(
+        &self,
+        size: u64,
+        turn: Duration,
+        line_gb_per_s: Option<f64>,
+    ) -> f64 {
+        let least = |transfers: u64| {
+            line_gb_per_s.map(|line| transfers as f64 * size as f64 / (line.max(1e-3) * 1e9))
+        };
+        let seconds = match self.iters {
+            None => turn.as_secs_f64().max(least(self.depth(size)).unwrap_or(0.0)),
+            Some(iters) => least(iters).unwrap_or((self.time / self.rounds).as_secs_f64()),
+        };
+        seconds.max(1e-3)
+    }
+
     /// Bytes of regions that both sides need at most, when both are on one machine.
     pub(crate) fn memory_bytes(&self, rails: usize) -> u64 {
         let largest = self.sizes.iter().map(|size| self.layout(*size).region_bytes()).max();
@@ -236,6 +254,20 @@ pub(super) mod tests {
             });
             assert!(message.contains("--latency"), "{message}");
         }
+    }
+
+    #[test]
+    fn a_turn_takes_as_long_as_the_rails_need_at_least() {
+        let mut schedule = schedule();
+        let turn = schedule.time / schedule.rounds;
+        let seconds = |schedule: &Schedule, size| schedule.turn_seconds(size, turn, Some(0.125));
+        assert!((seconds(&schedule, 4 << 10) - 0.4).abs() < 1e-9);
+        assert!((seconds(&schedule, 1 << 30) - 8.6).abs() < 0.1);
+        assert!((schedule.turn_seconds(1 << 30, turn, None) - 0.4).abs() < 1e-9);
+        schedule.iters = Some(10);
+        assert!((seconds(&schedule, 1 << 20) - 0.084).abs() < 0.001);
+        let other = Duration::from_secs(9);
+        assert!((schedule.turn_seconds(1, other, None) - 0.4).abs() < 1e-9, "turns are alike");
     }
 
     #[test]

@@ -14,113 +14,84 @@ use super::render;
 use crate::cmd::bench::options::Report;
 use crate::fault::Fault;
 use crate::files::{LAST_REPORT, state_folder};
-use crate::reports::{is_stdout, json, print, write};
+use crate::reports::{self, Form, is_stdout, json, write};
 use crate::stdout::{columns, complain};
 use crate::unwritten::Unwritten;
 
-/// The places that were asked for.
+/// The places that were asked for. `-` is standard output.
 pub(crate) struct Output {
-    json: Sink,
-    csv: Option<Sink>,
-}
-
-/// Where a report goes.
-enum Sink {
-    Stdout,
-    File(PathBuf),
-    /// The report of the last run, which this one replaces.
-    Last(PathBuf),
-    Nowhere,
+    json: Option<PathBuf>,
+    /// The JSON takes the place of the report of the last run.
+    is_last: bool,
+    csv: Option<PathBuf>,
 }
 
 impl Output {
-    /// Makes sure that the files can be written. A report that nobody asked for is not worth a failure.
+    /// Makes sure that the files can be written. The report of the last run is not worth a failure.
     pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, Fault> {
         let json = match report {
-            Report::To(path) => Sink::open(path)?,
+            Report::To(path) => Some(open(path)?),
             Report::Last => match own_state_folder() {
-                Ok(folder) => Sink::Last(folder.join(LAST_REPORT)),
+                Ok(folder) => Some(folder.join(LAST_REPORT)),
                 Err(error) => {
                     complain(
                         &format!("no report is kept: {error}"),
                         Some("--json FILE writes one"),
                     );
-                    Sink::Nowhere
+                    None
                 }
             },
-            Report::Nowhere => Sink::Nowhere,
+            Report::Nowhere => None,
         };
-        let csv = csv.map(Sink::open).transpose()?;
-        if let (Sink::Stdout, Some(Sink::Stdout)) = (&json, &csv) {
+        let csv = csv.map(open).transpose()?;
+        if [&json, &csv].into_iter().all(|path| path.as_deref().is_some_and(is_stdout)) {
             let reason = "goes to standard output, as --json does";
             return Err(Fault::usage("--csv", "-", reason, "one of them there"));
         }
-        Ok(Self { json, csv })
+        Ok(Self { json, is_last: matches!(report, Report::Last), csv })
     }
 
     /// Writes the files as far as the report goes.
     pub(crate) fn save(&self, report: &BenchReport) -> Result<(), Fault> {
-        match &self.json {
-            Sink::Stdout | Sink::Nowhere => {}
-            // Who looks for the last figures does not want a run without any.
-            Sink::Last(_) if report.results.is_empty() => {}
-            Sink::File(path) | Sink::Last(path) => write(path, &json(report)?)?,
-        }
-        // Headings alone would take the place of an older run.
-        if let Some(Sink::File(path)) = &self.csv
-            && !report.results.is_empty()
-        {
-            write(path, &report.csv())?;
-        }
-        Ok(())
+        let mut forms = self.forms(report)?.into_iter();
+        forms.try_for_each(|form| write(form.path, &form.text))
     }
 
-    /// Prints what goes to standard output: the text for people, unless a program gets its place.
-    pub(crate) fn print(
-        &self,
-        report: &BenchReport,
-        explain_path: bool,
-        is_saved: bool,
-    ) -> Result<(), Fault> {
-        let mut for_programs = String::new();
-        if matches!(self.json, Sink::Stdout) {
-            for_programs += &json(report)?;
-        }
-        if matches!(self.csv, Some(Sink::Stdout)) {
-            for_programs += &report.csv();
-        }
+    /// Writes the files, and prints the text for people, unless a program gets its place.
+    pub(crate) fn show(&self, report: &BenchReport, explain_path: bool) -> Result<(), Fault> {
+        let forms = self.forms(report)?;
         // Then people read standard error.
-        let terminal = if for_programs.is_empty() { Term::stdout() } else { Term::stderr() };
+        let is_for_programs = forms.iter().any(|form| is_stdout(form.path));
+        let terminal = if is_for_programs { Term::stderr() } else { Term::stdout() };
         let mut text = render::text(report, explain_path, columns(&terminal));
-        // Of a run that was refused there is nothing to see, and the reason comes next.
-        let is_measured = !report.results.is_empty();
-        for (name, sink) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
-            if let Some(Sink::File(path) | Sink::Last(path)) = sink
-                && is_measured
-                && is_saved
-            {
-                text += &format!("{name}: {}\n", path.display());
-            }
-        }
         if let Some(path) = &report.samples_file
-            && is_measured
+            && !text.is_empty()
         {
             text += &format!("samples: {path}\n");
         }
-        print(&text, &for_programs);
-        Ok(())
+        reports::show(text, forms)
+    }
+
+    fn forms(&self, report: &BenchReport) -> Result<Vec<Form<'_>>, Fault> {
+        let (is_measured, mut forms) = (!report.results.is_empty(), Vec::new());
+        // The last report with figures stays after a run without any.
+        if let Some(path) = self.json.as_deref().filter(|_| is_measured || !self.is_last) {
+            forms.push(Form { name: "JSON", path, text: json(report)? });
+        }
+        // Headings alone would take the place of an older run.
+        if let Some(path) = self.csv.as_deref().filter(|path| is_measured || is_stdout(path)) {
+            forms.push(Form { name: "CSV", path, text: report.csv() });
+        }
+        Ok(forms)
     }
 }
 
-impl Sink {
-    fn open(path: &Path) -> Result<Self, Fault> {
-        if is_stdout(path) {
-            return Ok(Self::Stdout);
-        }
+fn open(path: &Path) -> Result<PathBuf, Fault> {
+    if !is_stdout(path) {
         let file = files::open_to_write(path, Opening::Write, 0o666);
         file.map_err(Unwritten::at(path))?;
-        Ok(Self::File(path.into()))
     }
+    Ok(path.into())
 }
 
 /// The file that samples go to; without a name, that of the last run, in [`state_folder`].

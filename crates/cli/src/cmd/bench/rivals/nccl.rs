@@ -191,7 +191,7 @@ impl Ranks {
         let read = |line: &str| {
             let reply: Reply = serde_json::from_str(line).ok()?;
             Some(match reply {
-                Reply::Failed(fault) => Err(fault.about(&name)),
+                Reply::Failed(fault) => Err(Fault::of_peer(&name, fault)),
                 Reply::Mismatch(mismatch) => Err(mismatch.into()),
                 reply => take(reply).ok_or_else(|| {
                     let answer = format!("a process of {name} said something else");

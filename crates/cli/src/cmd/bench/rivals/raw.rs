@@ -102,7 +102,7 @@ impl<'l> RawClient<'l> {
         let mut all_times = Histogram::default();
         let (mut first, mut last) = (None::<Instant>, None::<Instant>);
         for (started, ended, times) in results {
-            let times = times.map_err(|source| Fault::system("the raw baseline", source))?;
+            let times = times.map_err(|source| faults::sockets(BASELINE, &source))?;
             all_times.merge(&times);
             first = Some(first.map_or(started, |first| first.min(started)));
             last = Some(last.map_or(ended, |last| last.max(ended)));
@@ -172,7 +172,7 @@ impl RawServer {
                     "{missing} of {wanted} connections did not come, and {strangers} came that are of no measuring end"
                 );
                 let source = io::Error::new(io::ErrorKind::TimedOut, reason);
-                return Err(Fault::system("the raw baseline", source));
+                return Err(faults::sockets(BASELINE, &source));
             }
             if !came {
                 thread::sleep(Duration::from_millis(1));
@@ -219,7 +219,7 @@ impl RawServer {
             self.flows.push(flow);
             result = result.and(ran);
         }
-        result.map_err(|source| Fault::system("the raw baseline", source))?;
+        result.map_err(|source| faults::sockets(BASELINE, &source))?;
         Ok(process_cpu_seconds() - round.cpu_seconds)
     }
 
@@ -290,6 +290,7 @@ fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> Fault {
     Mismatch { host, size, offset, expected, got }.into()
 }
 
+const BASELINE: &str = "the raw baseline";
 const THREADS: &str = "starting the threads of the raw baseline";
 const ACCEPT_MAX: Duration = Duration::from_secs(10);
 

@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::load::{DownRail, Load, OneNic};
 use super::messages::{Answer, Ask};
 use crate::cmd::bench::faults;
-use crate::fault::Fault;
+use crate::fault::{Cause, Fault};
 use crate::interrupt::Interrupt;
-use crate::stdout::excerpt;
+use crate::stdout::{excerpt, one_line};
 
 /// One end of the conversation.
 pub(crate) struct Link<'a> {
@@ -95,7 +95,7 @@ impl<'a> Link<'a> {
                 heard = Instant::now();
                 return match decode(&bytes, name)? {
                     Answer::StillHere => continue,
-                    Answer::Failed(fault) => Err(fault.about("the other side")),
+                    Answer::Failed(fault) => Err(of_server(fault)),
                     Answer::Mismatch(mismatch) => Err(mismatch.into()),
                     answer => Ok(answer),
                 };
@@ -207,7 +207,7 @@ impl<'a> Link<'a> {
     }
 }
 
-/// A server serves one client at a time; another one is told so at once.
+/// A server serves one client at a time, and refuses another one at once.
 pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     let busy = Fault::new(exit::PEER, BUSY).with_help("try again when it is done");
     // Whether the stranger hears it is its own concern.
@@ -216,6 +216,12 @@ pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     {
         transfer.detach();
     }
+}
+
+/// Why the server refused or failed.
+fn of_server(fault: Fault) -> Fault {
+    let cause = if fault.message == BUSY { Cause::Busy } else { Cause::Other };
+    Fault { cause, ..Fault::of_peer("the other side", fault) }
 }
 
 fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, Fault> {
@@ -227,11 +233,11 @@ fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, Fault> {
 
 pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> Fault {
     let answer = serde_json::to_string(answer).unwrap_or_default();
-    faults::protocol(ask.name(), answer.chars().take(80).collect())
+    faults::protocol(ask.name(), one_line(&answer, 80))
 }
 
-/// What a server that has a client answers to another one.
-pub(crate) const BUSY: &str = "another client is being served";
+/// The answer of a server to a second client.
+const BUSY: &str = "another client is being served";
 /// Time for which a refused client counts as waiting: a person tries again.
 const AWAITED_FOR: Duration = Duration::from_secs(30);
 /// How long to wait for an answer before asking whether the peer is still there.
@@ -239,3 +245,23 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long a peer that is there may take for an answer. Verifying is slowest: 100 GB take about
 /// half a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_busy_is_known_by_its_whole_answer() {
+        let cause = |text: &str| of_server(Fault::new(exit::PEER, text)).cause;
+        assert_eq!(cause(BUSY), Cause::Busy);
+        assert_eq!(cause(&format!("no: {BUSY}")), Cause::Other);
+    }
+
+    #[test]
+    fn a_fault_goes_over_the_wire_with_its_help_and_without_its_cause() {
+        let sent = Fault { cause: Cause::Late, ..Fault::new(exit::DATA, "no").with_help("look") };
+        let answer = serde_json::to_vec(&Answer::Failed(sent.clone())).unwrap();
+        let Ok(Answer::Failed(got)) = decode(&answer, "hello") else { panic!("{answer:?}") };
+        assert_eq!(got, Fault { cause: Cause::Other, ..sent });
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use polyrail_host::Sysroot;
-use polyrail_sample::{Attached, Hot, Options, Sample, Sampler, Snapshot};
+use polyrail_sample::{Attached, Hot, Options, Sample, SampleError, Sampler, Snapshot};
 
 use crate::fault::Fault;
 use crate::queue_stats::read_queues;
@@ -56,10 +56,21 @@ impl Watched {
 /// if that is here, too.
 pub(crate) fn attach(file: File, path: &Path) -> Result<Attached, Fault> {
     let root = Sysroot::live();
-    let pids = [vec![std::process::id()], partners(&root)].concat();
-    let options = Options { pids, ..Options::default() };
-    let sampler = Sampler::open(&root, options)?.with_queues(read_queues());
+    let sampler = sampler_of(&root, partners(&root))?.with_queues(read_queues());
     Ok(Attached::start(sampler, file, path)?)
+}
+
+/// Of this process, and of those of the partners that have not ended.
+fn sampler_of(root: &Sysroot, mut partners: Vec<u32>) -> Result<Sampler, SampleError> {
+    loop {
+        let pids = [vec![std::process::id()], partners.clone()].concat();
+        match Sampler::open(root, Options { pids, ..Options::default() }) {
+            Err(SampleError::NoProcess { pid }) if partners.contains(&pid) => {
+                partners.retain(|one| *one != pid);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 /// The serving process: a child of this one, or in a lab a child of the bench that made the lab.
@@ -87,6 +98,13 @@ fn name_and_parent(root: &Sysroot, pid: u32) -> Option<(String, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_partner_that_has_ended_is_left_out() {
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        sampler_of(&Sysroot::live(), vec![ended.id()]).unwrap();
+    }
 
     #[test]
     fn the_parent_of_a_process_is_found_whatever_its_name_holds() {

@@ -50,16 +50,22 @@ impl Flow {
         from: IpAddr,
         to: SocketAddr,
     ) -> Result<Self, Fault> {
-        let failed = |source| Fault::system(format!("raw: connecting to {to}"), source);
-        let connect = || -> io::Result<TcpStream> {
+        let open = || -> io::Result<Socket> {
             let socket = socket(spec, to)?;
             socket.bind(&SocketAddr::new(from, 0).into())?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|source| {
+            Fault::system(format!("raw: opening a socket at {from} for {to}"), source)
+        })?;
+        let connect = || -> io::Result<TcpStream> {
             socket.connect_timeout(&to.into(), PATIENCE)?;
             let mut stream = TcpStream::from(socket);
             prepare(&stream)?;
             stream.write_all(&greeting(spec, traffic, index))?;
             Ok(stream)
         };
+        let failed = |source| faults::sockets(&format!("raw: connecting to {to}"), &source);
         Self::new(spec, traffic, index, connect().map_err(failed)?, false)
     }
 
@@ -234,7 +240,7 @@ impl Listener {
         spec: &RawSpec,
         awaited: &mut Awaited,
     ) -> Result<Option<Flow>, Fault> {
-        let failed = |source| Fault::system("raw: accepting a connection", source);
+        let failed = |source| faults::sockets(ACCEPTING, &source);
         loop {
             if let Some(flow) = self.greeted(spec, awaited)? {
                 return Ok(Some(flow));
@@ -248,7 +254,8 @@ impl Listener {
             }
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    stream.set_nonblocking(true).map_err(failed)?;
+                    let set = stream.set_nonblocking(true);
+                    set.map_err(|source| Fault::system(ACCEPTING, source))?;
                     self.ungreeted.push((stream, Instant::now()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -290,8 +297,7 @@ impl Listener {
                         .set_nonblocking(false)
                         .and_then(|()| prepare(&stream))
                         .and_then(|()| stream.read_exact(&mut bytes));
-                    let failed = |source| Fault::system("raw: accepting a connection", source);
-                    greeted.map_err(failed)?;
+                    greeted.map_err(|source| faults::sockets(ACCEPTING, &source))?;
                     return Flow::new(spec, traffic, index, stream, true).map(Some);
                 }
                 _ => self.drop_stranger(at),
@@ -347,6 +353,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
+const ACCEPTING: &str = "raw: accepting a connection";
 /// Kind of traffic, index of the flow, and the seed of the measurement, which only its two ends know.
 const GREETING: usize = 13;
 /// Connections of strangers that are kept.

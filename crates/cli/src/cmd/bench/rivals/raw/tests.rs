@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::iter::once;
 
+use polyrail_report::exit;
+
 use super::*;
 use crate::fault::Cause;
 use crate::together::tests::{is_alone, without_more_threads};
@@ -179,4 +181,20 @@ fn pieces_are_dealt_out_without_loss() {
     for pieces in 0..20 {
         assert_eq!((0..3).map(|index| spec.part(index, pieces)).sum::<u64>(), pieces);
     }
+}
+
+#[test]
+fn an_end_of_the_other_side_is_no_lack_of_this_machine() {
+    let spec = RawSpec { flows: 1, ..spec(false, false) };
+    let local: IpAddr = [127, 0, 0, 1].into();
+    let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
+    let address = server.addresses().unwrap()[0].1;
+    let connect = || Flow::connect(&spec, Traffic::ToServer, 0, local, address);
+    let flow = connect().unwrap();
+    server.accept(&Interrupt::default()).unwrap();
+    server.begin(1).unwrap();
+    drop(flow);
+    assert_eq!(server.end().unwrap_err().code, exit::PEER);
+    drop(server);
+    assert_eq!(connect().err().map(|fault| fault.code), Some(exit::PEER));
 }
