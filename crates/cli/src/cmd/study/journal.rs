@@ -194,9 +194,9 @@ mod tests {
             elsewhere: "name another file",
             repair: "take the line out",
         };
-        let differs = |found: &str| {
-            (found != first.to_string()).then(|| ("is of another test".to_owned(), "change it"))
-        };
+        let wanted = first.to_string();
+        let differs =
+            |found: &str| (found != wanted).then(|| ("is of another test".to_owned(), "change it"));
         Journal::open(path, &wording, first, &differs).map_err(|fault| fault.to_string())
     }
 
