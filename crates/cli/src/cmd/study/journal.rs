@@ -2,7 +2,7 @@
 //! run it is. A line that was torn by a kill is cut off.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -108,11 +108,12 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
         let wanted = first.to_string();
         let mut found = Vec::new();
         let most = (wanted.len() + FIRST_MORE) as u64;
-        let read = self
-            .file
-            .rewind()
-            .and_then(|()| BufReader::new((&self.file).take(most)).read_until(b'\n', &mut found));
+        let rewound = self.file.rewind();
+        let read = rewound.and_then(|()| (&self.file).take(most).read_to_end(&mut found));
         read.map_err(|error| self.fault_of_read(wording, error))?;
+        if let Some(end) = found.iter().position(|byte| *byte == b'\n') {
+            found.truncate(end + 1);
+        }
         if wanted.as_bytes().starts_with(&found) {
             return Ok(false);
         }
