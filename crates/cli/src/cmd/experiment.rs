@@ -24,7 +24,7 @@ use self::folder::Folder;
 use self::host::HostFactors;
 use self::run::Run;
 use crate::cmd::study::cell::check_command;
-use crate::cmd::study::unread;
+use crate::cmd::study::fault_of_read;
 use crate::fault::Fault;
 use crate::files;
 use crate::machine_args::MachineCopy;
@@ -76,15 +76,11 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
-    finish(execute(args, &args.file))
+    execute(args, &args.file).unwrap_or_else(Fault::refuse)
 }
 
 pub(crate) fn undo(args: &UndoArgs) -> ExitCode {
-    finish(undo_in(&args.folder, args.sysroot.as_ref()))
-}
-
-fn finish(done: Result<ExitCode, Fault>) -> ExitCode {
-    done.unwrap_or_else(Fault::refuse)
+    undo_in(&args.folder, args.sysroot.as_ref()).unwrap_or_else(Fault::refuse)
 }
 
 fn undo_in(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, Fault> {
@@ -98,7 +94,7 @@ fn undo_in(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, Fau
 }
 
 fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, Fault> {
-    let text = files::read_text(file).map_err(unread(file))?;
+    let text = files::read_text(file).map_err(fault_of_read(file))?;
     let experiment = Experiment::parse(&text, &shown_path(file))?;
     let (cells, _) = experiment.plan(|_| true)?;
     check_command(&experiment, &cells)?;
@@ -111,8 +107,8 @@ fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, Fault> {
         None
     } else {
         folder::refuse_if_in_use(&folder)?;
-        // What a killed run left would be taken for the host's own state. A folder that another user has prepared is
-        // none that a run has left.
+        // The run would take changes that a killed run left for the host's own state. A folder without results, which
+        // another user may have prepared, has none.
         match folder::has_results(&folder) {
             true => {
                 host::undo_open(&host_folder, args.sysroot.as_ref()).map_err(host::fault)?;

@@ -29,11 +29,11 @@ pub(super) const SEED: u64 = 42;
 pub(super) const FIRST_SHARE: f64 = 0.6;
 /// Blocks of the confirmation, at most.
 pub(super) const AGAIN_MAX: usize = 32;
-/// A difference below this is not worth a setting.
+/// A smaller difference is not worth a setting.
 pub(super) const PRECISION: f64 = 0.01;
 
-/// A file that can't be read.
-pub(super) fn unread(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
+/// The fault of a file that can't be read.
+pub(super) fn fault_of_read(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
     let path = shown_path(path);
     move |source| {
         let help = match source.kind() {
@@ -46,32 +46,25 @@ pub(super) fn unread(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
     }
 }
 
-/// A path that the system does not resolve.
-pub(super) fn not_found(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
+/// The fault of a path that the system does not resolve.
+pub(super) fn fault_of_path(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
     let path = shown_path(path);
     move |source| Fault::environment(format!("can't find {path}: {source}"))
 }
 
 /// The path of this program.
 pub(super) fn this_program() -> Result<std::path::PathBuf, Fault> {
-    std::env::current_exe().map_err(not_found("this program".as_ref()))
+    std::env::current_exe().map_err(fault_of_path("this program".as_ref()))
 }
 
-/// A results folder or a journal that this run can't use. `why` follows the path.
-pub(super) fn unusable(path: &Path, why: &str, help: &str) -> Fault {
-    let (path, allowed) = (shown_path(path), "results of the same run, or a new name");
-    let message = format!("the results folder {path} {why}; allowed: {allowed}");
-    Fault::new(exit::USAGE, message).with_help(help)
-}
-
-/// Names the cell in a fault of its command.
-pub(super) fn of_cell(label: &str, block: usize, fault: Fault) -> Fault {
-    let message = format!("the cell {label}, block {block}: {}", fault.message);
+/// Names the cell in a fault of its measurement. Users count blocks from 1.
+pub(super) fn fault_of_cell(label: &str, block: usize, fault: Fault) -> Fault {
+    let message = format!("the cell {label}, block {}: {}", block + 1, fault.message);
     Fault { message, ..fault }
 }
 
-/// Values of `--over` that do not go together.
-pub(super) fn over_wrong(fault: &str, help: &str) -> Fault {
+/// The fault of `--over` values that do not go together.
+pub(super) fn fault_of_over(fault: &str, help: &str) -> Fault {
     Fault::new(exit::USAGE, format!("--over: {fault}")).with_help(help)
 }
 
@@ -86,7 +79,7 @@ pub(super) fn factors(
         if factors.iter().any(|factor| factor.name == one.name) {
             let fault = format!("`{}` is there twice; allowed: each {noun} once", one.name);
             let help = "give all its values at once, separated by commas";
-            return Err(over_wrong(&fault, help));
+            return Err(fault_of_over(&fault, help));
         }
         factors.push(factor(one)?);
     }

@@ -6,7 +6,7 @@
 
 mod args;
 mod output;
-mod past;
+mod replay;
 mod search;
 
 use std::process::ExitCode;

@@ -93,6 +93,10 @@ fn a_value_that_the_job_fails_with_is_left_out_and_named() {
     let json = tuned(&["--over", "NCCL_MIN_NCHANNELS=4,8"], &conf, &job);
     let note = json["notes"][0].as_str().unwrap();
     assert!(note.contains("NCCL_MIN_NCHANNELS=8") && note.contains("exit code 9"), "{note}");
+    assert!(
+        json["blocks"].as_u64().unwrap() < 64,
+        "it ends when the other value is known: {json:#}"
+    );
     assert_eq!(json["keep_default"], true);
 }
 

@@ -1,6 +1,7 @@
 //! `polyrail experiment sweep` and `autotune` from the command line, over short runs of `bench`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -221,13 +222,16 @@ fn a_file_that_is_no_journal_is_neither_continued_nor_changed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes.txt");
     fs::write(&file, "not to be lost\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let words =
         ["experiment", "sweep", "--over", "channels=1", "--journal", file.to_str().unwrap()];
     let output = run(&words);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("is no journal of a sweep"), "{stderr}");
+    let said = format!("the file {} is no journal of a sweep", file.display());
+    assert!(stderr.contains(&said), "{stderr}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "not to be lost\n");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o644);
 }
 
 #[test]

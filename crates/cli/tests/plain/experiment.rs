@@ -1,6 +1,7 @@
 //! `polyrail experiment run` and `undo` from the command line, with commands whose results are known.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -124,7 +125,7 @@ fn a_cell_that_fails_ends_the_run_by_name_and_resume_measures_its_block_anew() {
     let case = Case::new(FAILS_ONCE);
     let stderr = case.refused(&["x.yml"], 3);
     assert!(
-        stderr.contains("block 3: its command ended with exit code 7; it said: no luck"),
+        stderr.contains("block 4: its command ended with exit code 7; it said: no luck"),
         "{stderr}"
     );
     let kept = case.lines("once-results").len();
@@ -158,6 +159,36 @@ fn an_experiment_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
     assert!(stderr.contains("cells.jsonl"), "{stderr}");
     assert!(!case.at("known-results").exists());
     case.good(&["x.yml"]);
+}
+
+/// The first 1024 bytes can be written to a file, which end inside the line of a cell.
+#[test]
+fn a_full_disk_is_named_and_resume_goes_on_behind_the_last_whole_line() {
+    let case = Case::new(&KNOWN.replace("name: known", "name: full"));
+    let mut command = Command::new("bash");
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$@\"";
+    command.args(["-c", script, "bash", PROGRAM, "experiment", "run", "x.yml"]);
+    let output = command.current_dir(case.folder.path()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("can't write to full-results/cells.jsonl: "), "{stderr}");
+    let text = fs::read_to_string(case.at("full-results/cells.jsonl")).unwrap();
+    assert!(text.lines().count() > 1 && text.ends_with('\n'), "{text}");
+    case.good(&["x.yml", "--resume"]);
+}
+
+#[test]
+fn a_file_of_another_program_in_the_results_folder_stays_as_it_is() {
+    let case = Case::new(KNOWN);
+    let file = case.at("known-results/cells.jsonl");
+    fs::create_dir(file.parent().unwrap()).unwrap();
+    fs::write(&file, "{\"cells\":{}}\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let stderr = case.refused(&["x.yml", "--resume"], 2);
+    assert!(stderr.contains("is of another experiment"), "{stderr}");
+    case.run(&["undo", "known-results"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\"cells\":{}}\n");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o644);
 }
 
 #[test]
@@ -203,7 +234,7 @@ fn a_figure_that_is_missing_is_named_with_its_cell() {
     let case = Case::new(&KNOWN.replace("rate ([0-9]+)", "speed ([0-9]+)"));
     let stderr = case.refused(&["x.yml"], 3);
     assert!(
-        stderr.contains("block 0: nothing that it prints matches `speed ([0-9]+)`"),
+        stderr.contains("block 1: nothing that it prints matches `speed ([0-9]+)`"),
         "{stderr}"
     );
     let case = Case::new(&KNOWN.replace("[sh, -c,", "[/no/such/program,"));
@@ -219,7 +250,7 @@ fn a_command_that_reports_other_settings_than_its_own_is_refused() {
     let stderr = case.refused(&["x.yml"], 3);
     assert!(
         stderr
-            .contains("the cell channels=2, block 0: its command ran with channels = `4`, not `2`"),
+            .contains("the cell channels=2, block 1: its command ran with channels = `4`, not `2`"),
         "{stderr}"
     );
     let script = "echo \"{\\\"rate\\\": 1, \\\"config\\\": {\\\"channels\\\": {\\\"value\\\": $POLYRAIL_CHANNELS}}}\"\n";
@@ -506,7 +537,7 @@ fn somebody_who_changes_the_host_meanwhile_is_noticed() {
         ),
     );
     let stderr = case.refused(&["x.yml", "--sysroot", machine.path().to_str().unwrap()], 3);
-    assert!(stderr.contains("somebody else changed it"), "{stderr}");
+    assert!(stderr.contains("another program changed it"), "{stderr}");
 }
 
 /// A real one: two settings over loopback, read back from the report of `bench`.

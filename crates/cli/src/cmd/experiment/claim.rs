@@ -1,5 +1,5 @@
 //! One experiment at a time has a host: the baseline of a second one would be what the first one has applied. The file
-//! that is locked names the journals of whoever had it last, so what a killed run left is found from any folder.
+//! that is locked names the results folder of the last experiment, so the changes that a killed run left are found from any folder.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::host;
 use crate::cmd::host::place::require_writable;
-use crate::cmd::study::not_found;
+use crate::cmd::study::fault_of_path;
 use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::unwritten::Unwritten;
@@ -27,8 +27,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes the host for an experiment with this results folder. `None` where it has no factor of the host, or where
-    /// this user may not take it, and so may change nothing either.
+    /// Takes the host for an experiment with this results folder. `None` if it has no factor of the host, or if
+    /// this user may not take the host, and so can change nothing.
     pub(super) fn take_for(
         experiment: &Experiment,
         folder: &Path,
@@ -60,7 +60,7 @@ impl Claim {
         let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
         let mut text = String::new();
         lock.read_to_string(&mut text).map_err(&failed)?;
-        // Who has just taken it may not have written yet.
+        // A process that has just taken it may not have written yet.
         let last = text.strip_suffix('\n').map(PathBuf::from);
         match locked {
             Ok(()) => {}
@@ -72,7 +72,7 @@ impl Claim {
             }
             Err(error) => return Err(failed(error.into()).into()),
         }
-        let own = path::absolute(folder).map_err(not_found(folder))?;
+        let own = path::absolute(folder).map_err(fault_of_path(folder))?;
         if let Some(last) = last {
             let sessions = StateDir::new(last.join(host::FOLDER)).sessions();
             if sessions.map_err(host::fault)?.iter().any(Session::is_open) {

@@ -2,21 +2,23 @@
 //! run between two looks, or the place where it went on.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use polyrail_experiment::{Experiment, Measured, Plan, Report, SCHEMA_VERSION, whole_blocks};
-use polyrail_sys::files::{lock, make_folders, remove_empty};
+use polyrail_sys::files::{make_folders, remove_empty};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::cmd::study::journal::{Journal, Owner};
-use crate::cmd::study::unusable;
+use crate::cmd::study::journal::{Journal, Wording};
 use crate::fault::Fault;
 use crate::files::replace;
 use crate::host;
 use crate::unwritten::Unwritten;
 
 const CELLS: &str = "cells.jsonl";
+/// The begin of its [first line](first_line), whose fields are sorted.
+const BEGIN: &str = "{\"cells\":[";
 
 /// A line behind the first.
 #[derive(Serialize, Deserialize)]
@@ -32,13 +34,13 @@ enum Line {
     },
 }
 
-/// An open folder; nobody else writes to it meanwhile.
+/// An open folder. No other run writes to it meanwhile.
 pub(super) struct Folder {
     path: PathBuf,
     cells: Journal<Line>,
-    /// What was measured before.
+    /// Cells that were measured before.
     pub(super) measured: Vec<Measured>,
-    /// How often the run ended between two looks.
+    /// Number of ends between two looks.
     pub(super) ends: usize,
 }
 
@@ -53,11 +55,11 @@ impl Folder {
         let has_results = has_results(path);
         if has_results && !resume {
             let help = "add --resume to go on with them, or name another folder with --out";
-            return Err(unusable(path, "has results", help));
+            return Err(wording(path).fault("has results", help));
         }
         if resume && !has_results {
             let help = "leave --resume out, or name the folder with --out";
-            return Err(unusable(path, "has no results to go on with", help));
+            return Err(wording(path).fault("has no results to go on with", help));
         }
         let is_new = !path.exists();
         make_folders(path, 0o777).map_err(Unwritten::at(path))?;
@@ -68,7 +70,7 @@ impl Folder {
             let help = "name another folder with --out, or change the file back";
             (found != wanted).then(|| (why.to_owned(), help))
         };
-        let opened = Journal::open(&path.join(CELLS), &owner(path), &first, differs);
+        let opened = Journal::open(&path.join(CELLS), &wording(path), &first, &differs);
         let (cells, lines) = opened.inspect_err(|_| {
             if is_new {
                 let _ = remove_empty(path);
@@ -89,7 +91,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The cells of half a block stood another moment than those that are measured in their place.
+    /// Drops the cells of half a block: they are measured again, at another moment.
     fn keep_whole_blocks(&mut self, cells: usize) {
         let whole = whole_blocks(&self.measured, cells).len() as u64;
         self.measured.retain(|one| one.block < whole);
@@ -102,7 +104,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Keeps that the run ends here, and that somebody sees its results.
+    /// Keeps that the run ends here, between two looks: its results are shown.
     pub(super) fn end(&mut self, blocks: usize) -> Result<(), Fault> {
         self.cells.add(&Line::End { ended_after_blocks: blocks })
     }
@@ -124,7 +126,7 @@ impl Folder {
     }
 }
 
-/// Whether an experiment has run in a folder.
+/// Returns whether an experiment has run in a folder.
 pub(super) fn has_results(path: &Path) -> bool {
     path.join(CELLS).exists()
 }
@@ -133,33 +135,41 @@ pub(super) fn has_results(path: &Path) -> bool {
 pub(super) fn refuse_without_results(path: &Path) -> Result<(), Fault> {
     match has_results(path) {
         true => Ok(()),
-        false => Err(unusable(
-            path,
+        false => Err(wording(path).fault(
             "has no results of an experiment",
             "name the folder that the experiment had: NAME-results, or what --out named",
         )),
     }
 }
 
-/// Refuses a folder whose run is under way: what it changed on the host is no remainder.
+/// Refuses a folder whose run is under way: its changes to the host are not left over.
 pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), Fault> {
-    // Without the file nothing runs there. A pipe of its name would be waited for.
+    // No run is there without the file. To open a pipe of its name would wait.
     let file = path.join(CELLS);
-    let opened = file.is_file().then(|| File::open(file));
+    let opened = file.is_file().then(|| File::open(&file));
     let Some(Ok(cells)) = opened else { return Ok(()) };
-    lock(&cells).map_err(|_| owner(path).in_use())
+    let mut begin = Vec::new();
+    // A file that can't be read is refused where it is opened.
+    let _ = (&cells).take(BEGIN.len() as u64).read_to_end(&mut begin);
+    // The lock takes away permissions of other users, and a file of another program must stay as it is.
+    match BEGIN.as_bytes().starts_with(&begin) {
+        true => wording(path).lock(&file, &cells),
+        false => Ok(()),
+    }
 }
 
-fn owner(path: &Path) -> Owner<'_> {
-    Owner {
+/// Words for messages on a results folder.
+pub(super) fn wording(path: &Path) -> Wording<'_> {
+    Wording {
         place: path,
+        noun: "results folder",
         run: "experiment",
         elsewhere: "name another folder with --out",
         repair: "take the line out; its block is measured again",
     }
 }
 
-/// What a run that goes on must share with the one before. More time may be given.
+/// The properties that a run that goes on must share with the one before. More time may be given.
 fn first_line(experiment: &Experiment, plan: &Plan) -> Value {
     let mut experiment = json!(experiment);
     if let Some(map) = experiment.as_object_mut() {

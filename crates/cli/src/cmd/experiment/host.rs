@@ -1,6 +1,6 @@
 //! Factors of the host: each level is a plan of the crate `tune`, which is applied before a cell, read back before and
-//! after its measurement, and undone. The sessions' journals are in the results folder, so what a killed
-//! run left behind can be undone from there.
+//! after its measurement, and undone. The sessions' journals are in the results folder, so the changes
+//! that a killed run left can be undone from there.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use polyrail_tune::{
     SysMachine, TuneError, Which, apply, refuse_disruptive, reset, verify,
 };
 
+use super::folder::wording;
 use crate::cmd::host::changes::read_argument;
 use crate::cmd::host::place::{require_writable, ssh_interface};
-use crate::cmd::study::unusable;
 use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::stdout::tell;
 
 /// The journals, below the results folder.
 pub(super) const FOLDER: &str = "host";
-/// How long interrupts have to come to their new CPUs; in a copy of a machine none comes.
+/// Time for interrupts to come to their new CPUs; in a copy of a machine none comes.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What each level of each factor of the host changes.
+/// The changes of each level of each factor of the host.
 pub(super) struct HostFactors {
     machine: SysMachine,
     state: StateDir,
@@ -71,8 +71,7 @@ pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<
 pub(super) fn refuse_journals(journals: &Path, folder: &Path) -> Result<(), Fault> {
     match journals.symlink_metadata() {
         Err(_) => Ok(()),
-        Ok(_) => Err(unusable(
-            folder,
+        Ok(_) => Err(wording(folder).fault(
             &format!("has a folder `{FOLDER}` for journals, but no results"),
             "name another folder with --out: no experiment has made this one",
         )),
@@ -265,7 +264,7 @@ impl HostFactors {
             let Some(plan) = &host.plans[factor][*level] else { continue };
             let settle = if host.machine.root().is_live() { SETTLE } else { Duration::ZERO };
             let options = ApplyOptions { settle, stop, ..ApplyOptions::default() };
-            // What was applied before is undone when `applied` is dropped.
+            // If this fails, dropping `applied` undoes the plans that were applied before.
             let done = apply(&mut host.machine, &mut RealDisk, &host.state, plan, &options)?;
             for outcome in &done.outcomes {
                 let why = match outcome.effect {
@@ -298,7 +297,7 @@ impl Applied<'_> {
             if let Some(one) = off {
                 let found = one.found.as_deref().unwrap_or("nothing");
                 return Ok(Some(format!(
-                    "{} is {found}, not {}; somebody else changed it",
+                    "{} is {found}, not {}; another program changed it",
                     one.target, one.wanted
                 )));
             }

@@ -8,9 +8,9 @@ use polyrail_report::counted;
 
 use super::folder::Folder;
 use super::host::{self as factors, HostFactors};
-use crate::cmd::study::blocks::{Blocks, Cells, Part, Place, Study, Trial};
+use crate::cmd::study::blocks::{BASELINE, Blocks, Measurer, MoreTime, Phase, Place, Study, Trial};
 use crate::cmd::study::cell::{Outcome, Runner};
-use crate::cmd::study::of_cell;
+use crate::cmd::study::fault_of_cell;
 use crate::fault::Fault;
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -40,8 +40,7 @@ impl<'a> Run<'a> {
         Ok(Self { experiment, plan, looks, folder, host, runner, begin, left_out: Vec::new() })
     }
 
-    /// Measures until an end, and writes the report. A cell that failed is beside the report of what was
-    /// measured before it.
+    /// Measures until an end, and writes the report. If a cell failed, its fault is beside the report of the others.
     pub(super) fn go(mut self) -> Result<(Report, Option<Fault>), Fault> {
         let (experiment, plan, looks) = (self.experiment, self.plan, self.looks);
         let mut study = Study::begin()?;
@@ -56,21 +55,20 @@ impl<'a> Run<'a> {
         blocks
             .whole
             .extend(before.into_iter().map(|block| block.into_iter().enumerate().collect()));
-        let enough = |seconds: f64| {
-            let file = &experiment.file;
-            let help = format!(
-                "Ctrl-C ends it now, and the same command with --resume goes on after `time: {seconds}s` in {file}"
-            );
-            (seconds, help)
-        };
-        let part = Part { doing: "", most: Some(looks.most()), leaves_out: false };
+        let help = [
+            "Ctrl-C ends it now, and the same command with --resume goes on after `time: "
+                .to_owned(),
+            format!("s` in {}", experiment.file),
+        ];
+        let more_time = Some(MoreTime { factor: 1.0, help });
+        let phase = Phase { doing: "", most: Some(looks.most()), leaves_out: false };
         let until_s = experiment.time.as_secs_f64();
-        let trial = Trial { part, rule, looks, until_s, at_least: 0, enough: Some(&enough) };
+        let trial = Trial { phase, rule, looks, until_s, at_least: 0, more_time };
         let order = |block| plan.block(block);
         let done = study.run(&mut self, &trial, order, &mut blocks, judge);
         drop(study);
         let (stopped, failed) = match done {
-            Ok((stopped, _)) => (stopped, None),
+            Ok(stopped) => (stopped, None),
             Err(fault) => (Stopped::Failed, Some(fault)),
         };
         let machine = (host::describe(), env!("CARGO_PKG_VERSION").to_owned());
@@ -78,20 +76,18 @@ impl<'a> Run<'a> {
         let mut report = Report::new(experiment, plan, looks, measured, stopped, ends, machine);
         report.left_out = std::mem::take(&mut self.left_out);
         report.notes.append(&mut self.host.notes);
-        if !looks.is_due(blocks.len()) && blocks.len() > 0 {
-            self.folder.end(blocks.len())?;
+        let is_between_looks = !looks.is_due(blocks.len()) && blocks.len() > 0;
+        let ended = if is_between_looks { self.folder.end(blocks.len()) } else { Ok(()) };
+        if let Err(later) = ended.and_then(|()| self.folder.write(&report)) {
+            // A full disk fails each write, and the first one names the cell that is missing.
+            return Err(failed.unwrap_or(later));
         }
-        self.folder.write(&report)?;
         tell!("polyrail: results are in {}", self.folder.path().display());
         Ok((report, failed))
     }
 
     /// Applies, verifies, measures, verifies again, undoes.
-    fn cell(
-        &mut self,
-        cell: usize,
-        interrupt: &Interrupt,
-    ) -> Result<Result<Outcome, Fault>, Fault> {
+    fn cell(&mut self, cell: usize, interrupt: &Interrupt) -> Result<Outcome, Fault> {
         let is_stopped = || interrupt.is_raised();
         let mut applied = match self.host.apply(&self.plan.cells[cell], &is_stopped) {
             Ok(applied) => applied,
@@ -107,14 +103,14 @@ impl<'a> Run<'a> {
         {
             self.host.notes.push(note.clone());
         }
-        Ok(match before.or(after) {
+        match before.or(after) {
             Some(fault) => Err(Fault::environment(fault)),
             None => outcome,
-        })
+        }
     }
 }
 
-impl Cells for Run<'_> {
+impl Measurer for Run<'_> {
     type Figure = f64;
 
     fn now_s(&self) -> f64 {
@@ -131,9 +127,9 @@ impl Cells for Run<'_> {
         let Place { block, position, cell } = at;
         let started_unix_ms = host::unix_ms();
         let begun = Instant::now();
-        let outcome = self.cell(cell, interrupt)?;
+        let outcome = self.cell(cell, interrupt);
         let Outcome { figure, verified, .. } =
-            outcome.map_err(|fault| of_cell(&self.plan.label(cell), block, fault))?;
+            outcome.map_err(|fault| fault_of_cell(&self.plan.label(cell), block, fault))?;
         self.folder.add(Measured {
             block: block as u64,
             position,
@@ -148,7 +144,7 @@ impl Cells for Run<'_> {
     }
 }
 
-/// What would be measured.
+/// The cells that would be measured, and their order.
 pub(super) fn describe(
     experiment: &Experiment,
     plan: &Plan,
@@ -170,7 +166,7 @@ pub(super) fn describe(
     for cell in 0..plan.cells.len() {
         let levels: Vec<String> =
             plan.levels(cell).into_iter().map(|(name, level)| format!("{name}={level}")).collect();
-        let mark = if cell == 0 { "  (baseline)" } else { "" };
+        let mark = if cell == BASELINE { "  (baseline)" } else { "" };
         let _ = writeln!(text, "{:>4}  {}{mark}", cell + 1, levels.join(" "));
     }
     for cell in with_reasons(left_out) {

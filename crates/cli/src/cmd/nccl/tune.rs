@@ -1,7 +1,7 @@
-//! `polyrail nccl tune`: which variables of NCCL, RCCL and the plugin make a job better, and which don't matter.
+//! `polyrail nccl tune`: find the variables of NCCL, RCCL and the plugin that make a job better.
 //!
-//! Baseline, one variable at a time, what wins together, and a fresh run that compares that with the baseline: the best of many looks
-//! better than it is. Every block has each cell once, in an order of its own, so what drifts cancels.
+//! Baseline, one variable at a time, the winners together, and a fresh run that compares those with the baseline: the best of many
+//! looks better than it is. Every block has each cell once, in an order of its own, so that a drift cancels.
 
 mod args;
 mod output;

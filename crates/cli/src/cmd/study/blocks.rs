@@ -15,8 +15,8 @@ use crate::stdout::complain;
 /// The number of the baseline among the cells.
 pub(crate) const BASELINE: usize = 0;
 
-/// The cells of one command.
-pub(crate) trait Cells {
+/// Measures the cells of one command.
+pub(crate) trait Measurer {
     type Figure;
 
     /// Seconds since the study began, without breaks.
@@ -25,15 +25,15 @@ pub(crate) trait Cells {
     /// The part of the study that is done.
     fn share(&self) -> f64;
 
-    /// Measures a cell. A fault names it.
+    /// Measures a cell. Faults of the measurement name the cell.
     fn measure(&mut self, at: Place, interrupt: &Interrupt) -> Result<Self::Figure, Fault>;
 
-    /// Returns whether there is time for the next one of so many cells of a block.
-    fn has_time(&self, _: Place, _count: usize) -> Result<bool, Fault> {
+    /// Returns whether there is time for this cell. `count` is the number of cells in its block.
+    fn has_time(&self, _at: Place, _count: usize) -> Result<bool, Fault> {
         Ok(true)
     }
 
-    /// Keeps a block that is whole.
+    /// Keeps the block, which is whole.
     fn end_block(&mut self) -> Result<(), Fault> {
         Ok(())
     }
@@ -47,8 +47,8 @@ pub(crate) struct Place {
     pub(crate) cell: usize,
 }
 
-/// A part of a study, for progress and faults.
-pub(crate) struct Part {
+/// A phase of a study, such as its confirmation.
+pub(crate) struct Phase {
     pub(crate) doing: &'static str,
     /// The most blocks, if that is known.
     pub(crate) most: Option<usize>,
@@ -56,23 +56,36 @@ pub(crate) struct Part {
     pub(crate) leaves_out: bool,
 }
 
-/// A part that ends by what it finds.
+/// A phase whose figures decide when it ends.
 pub(crate) struct Trial<'a> {
-    pub(crate) part: Part,
+    pub(crate) phase: Phase,
     pub(crate) rule: Rule,
     pub(crate) looks: &'a Looks,
     pub(crate) until_s: f64,
-    /// So many blocks are measured in any case.
+    /// Blocks that are measured even if the time is up.
     pub(crate) at_least: usize,
-    /// If the user may give more time: turns the seconds that are enough for a verdict into those to give, with a remedy.
-    pub(crate) enough: Option<&'a dyn Fn(f64) -> (f64, String)>,
+    /// The advice for a time that is too short, if the user may give more.
+    pub(crate) more_time: Option<MoreTime>,
+}
+
+/// Advice to give a study more time.
+pub(crate) struct MoreTime {
+    /// The time to give, per time that the blocks need.
+    pub(crate) factor: f64,
+    /// The remedy, in front of the seconds and behind them.
+    pub(crate) help: [String; 2],
 }
 
 impl<'a> Trial<'a> {
-    /// The last part, which confirms what others have found. Its first look is worth some more time than was asked for:
-    /// without it nothing is confirmed.
-    pub(crate) fn last(part: Part, rule: Rule, looks: &'a Looks, until_s: f64) -> Self {
-        Self { part, rule, looks, until_s, at_least: looks.after[0], enough: None }
+    /// The last phase, which confirms the finds of the others. It reaches its first look even if the time is up: without
+    /// that nothing is confirmed.
+    pub(crate) fn last(phase: Phase, rule: Rule, looks: &'a Looks, until_s: f64) -> Self {
+        Self { phase, rule, looks, until_s, at_least: looks.after[0], more_time: None }
+    }
+
+    /// The rule for the effects that are reported after so many blocks.
+    pub(crate) fn rule_at(&self, blocks: usize) -> Rule {
+        Rule { miss: self.looks.miss_at(blocks, 0), ..self.rule }
     }
 }
 
@@ -89,6 +102,12 @@ impl<F> Blocks<F> {
 
     pub(crate) fn len(&self) -> usize {
         self.whole.len()
+    }
+
+    /// Removes the cells that were left out.
+    pub(crate) fn kept(&self, mut cells: Vec<usize>) -> Vec<usize> {
+        cells.retain(|cell| !self.left_out.contains(cell));
+        cells
     }
 
     /// The figures of a cell.
@@ -127,16 +146,16 @@ impl Study {
     }
 
     /// Measures a block in this order. Returns `false` if the time or an interrupt ended it early.
-    pub(crate) fn block<C: Cells>(
+    pub(crate) fn block<C: Measurer>(
         &mut self,
         cells: &mut C,
-        part: &Part,
-        mut order: Vec<usize>,
+        phase: &Phase,
+        order: Vec<usize>,
         blocks: &mut Blocks<C::Figure>,
     ) -> Result<bool, Fault> {
-        order.retain(|cell| !blocks.left_out.contains(cell));
+        let order = blocks.kept(order);
         let (block, count) = (blocks.len(), order.len());
-        let most = part.most.map_or(String::new(), |most| format!(" of at most {most}"));
+        let most = phase.most.map_or(String::new(), |most| format!(" of at most {most}"));
         let mut figures = BTreeMap::new();
         for (position, cell) in order.into_iter().enumerate() {
             let at = Place { block, position, cell };
@@ -145,7 +164,7 @@ impl Study {
             }
             let doing = format!(
                 "{}block {}{most}: cell {} of {count}",
-                part.doing,
+                phase.doing,
                 block + 1,
                 position + 1
             );
@@ -153,7 +172,7 @@ impl Study {
             match cells.measure(at, &self.interrupt) {
                 Ok(figure) => drop(figures.insert(cell, figure)),
                 Err(fault) if fault.cause == Cause::Interrupted => return Ok(false),
-                Err(fault) if part.leaves_out && cell != BASELINE => {
+                Err(fault) if phase.leaves_out && cell != BASELINE => {
                     self.notes.push(format!("left out: {fault}"));
                     blocks.left_out.push(cell);
                 }
@@ -165,50 +184,56 @@ impl Study {
         Ok(true)
     }
 
-    /// Measures blocks until a look at them finds all effects, or until the trial. Returns the effects by `judge`.
-    pub(crate) fn run<C: Cells>(
+    /// Measures blocks until the effects are narrow at a look, or until a limit of the trial. `judge` returns the effects of
+    /// the cells that are not left out.
+    pub(crate) fn run<C: Measurer>(
         &mut self,
         cells: &mut C,
         trial: &Trial<'_>,
         order: impl Fn(u64) -> Vec<usize>,
         blocks: &mut Blocks<C::Figure>,
         judge: impl Fn(&Blocks<C::Figure>, Rule) -> Vec<Effect>,
-    ) -> Result<(Stopped, Vec<Effect>), Fault> {
+    ) -> Result<Stopped, Fault> {
         let looks = trial.looks;
-        let effects = |blocks: &Blocks<C::Figure>, miss| judge(blocks, Rule { miss, ..trial.rule });
         let first = blocks.len();
         let mut longest_s = 0.0_f64;
-        let stopped = loop {
+        loop {
             let count = blocks.len();
-            if looks.is_due(count) && trial.rule.is_narrow(&effects(blocks, looks.miss)) {
-                break Stopped::Narrow;
+            if looks.is_due(count) && trial.rule.is_narrow(&judge(blocks, trial.rule)) {
+                return Ok(Stopped::Narrow);
             }
             if count >= looks.most() {
-                break Stopped::Blocks;
+                return Ok(Stopped::Blocks);
             }
             let left_s = trial.until_s - cells.now_s();
             if count >= trial.at_least && (left_s <= 0.0 || left_s < longest_s) {
-                break Stopped::Time;
+                return Ok(Stopped::Time);
             }
             let begin_s = cells.now_s();
-            if !self.block(cells, &trial.part, order(count as u64), blocks)? {
-                break Stopped::Interrupted;
+            let order = blocks.kept(order(count as u64));
+            if !blocks.left_out.is_empty() && order == [BASELINE] {
+                // The baseline alone has no effect to wait for.
+                return Ok(Stopped::Narrow);
+            }
+            if !self.block(cells, &trial.phase, order, blocks)? {
+                return Ok(Stopped::Interrupted);
             }
             longest_s = longest_s.max(cells.now_s() - begin_s);
             if count == first {
                 foretell(trial, first, longest_s);
             }
-        };
-        Ok((stopped, effects(blocks, looks.miss_at(blocks.len(), 0))))
+        }
     }
 }
 
-/// Says early if the time will not do, and how much will.
+/// Warns after the first block if the time is too short for a verdict.
 fn foretell(trial: &Trial<'_>, before: usize, block_s: f64) {
-    let (needed, Some(enough)) = (trial.looks.after[0], trial.enough) else { return };
+    let (needed, Some(more_time)) = (trial.looks.after[0], &trial.more_time) else { return };
     let until = Duration::from_secs_f64(trial.until_s);
     if let Some(Short { fit, enough_s }) = Short::of(until, before, needed, block_s) {
-        let (allowed_s, help) = enough(enough_s);
+        let allowed_s = (enough_s * more_time.factor).ceil();
+        let [before, behind] = &more_time.help;
+        let help = format!("{before}{allowed_s}{behind}");
         let message = format!(
             "a block takes {block_s:.1} s, so {fit} of the {needed} that a first verdict needs fit into the time; \
              allowed: about {allowed_s}s or more"
@@ -226,7 +251,7 @@ struct Short {
 }
 
 impl Short {
-    /// If this time is too short for so many blocks, of which some are there already.
+    /// Returns `None` if the time is enough for `needed` blocks, of which `before` are there already.
     fn of(time: Duration, before: usize, needed: usize, block_s: f64) -> Option<Self> {
         // A fault of the clock is no reason to warn.
         let fit = before + (time.as_secs_f64() / block_s.max(1e-3)) as usize;
@@ -236,20 +261,8 @@ impl Short {
     }
 }
 
-/// How much slower than the first one the slowest block of a quiet host is at most.
+/// The slowest block of a quiet host takes at most this many times as long as the first one.
 const SLOWER: f64 = 1.25;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_too_short_for_a_verdict_is_told_with_one_that_is_enough() {
-        let of = |seconds, before| Short::of(Duration::from_secs(seconds), before, 6, 10.0);
-        assert_eq!(of(60, 0), None);
-        assert_eq!(of(59, 0), Some(Short { fit: 5, enough_s: 75.0 }));
-        assert_eq!(of(59, 1), None, "what was measured before counts");
-        // What it names is enough.
-        assert_eq!(of(75, 0), None);
-    }
-}
+mod tests;

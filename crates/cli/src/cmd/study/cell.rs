@@ -21,18 +21,18 @@ use crate::stdout::excerpt;
 
 /// No command is ended before, however short the experiment is.
 const LIMIT_LEAST: Duration = Duration::from_secs(60);
-/// How long a command has to end after SIGTERM.
+/// Time for a command to end after SIGTERM.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
-/// More output than any report has. What is beyond is read and dropped, so that the command can end.
+/// More output than any report has. Output beyond it is read and dropped, so that the command can end.
 const OUTPUT_MAX: usize = 16 << 20;
 
-/// What a cell's command said.
+/// The result of a cell's command.
 pub(crate) struct Outcome {
     pub(crate) figure: f64,
     /// User and system, of the command and of all that it waited for.
     pub(crate) cpu_seconds: Option<f64>,
     pub(crate) verified: Verified,
-    /// What keeps the cell from being what its name says, though it ran as it should.
+    /// The reason why the cell is not what its name says, though its command ran as it should.
     pub(crate) note: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), 
             let help = (!help.is_empty()).then(|| help.to_owned());
             fault(format!("bench of the cell {}: {first}", plan.label(cell)), help)
         })?;
-        // Which of the two counts would be nobody's guess.
+        // Users could not tell which of the two counts.
         let is_varied = |name: &&&str| {
             experiment.factors.iter().any(|factor| match factor.kind {
                 Kind::Setting => factor.name == **name,
@@ -288,7 +288,7 @@ fn matched_bindings(experiment: &Experiment) -> Result<Option<Suggestion>, Fault
     Ok(Some(suggestion))
 }
 
-/// What a command left.
+/// The end of a command, and its output.
 struct Said {
     status: ExitStatus,
     stdout: String,

@@ -13,9 +13,6 @@ use crate::files;
 use crate::stdout::{print, tell, wrapped_sentences};
 use crate::unwritten::Unwritten;
 
-/// The version of reports with a [`Comparison`]; raised when a field changes its meaning or goes away.
-const SCHEMA_VERSION: u32 = 1;
-
 /// The part that all such reports have.
 #[derive(Serialize)]
 pub(crate) struct Comparison {
@@ -24,7 +21,7 @@ pub(crate) struct Comparison {
     pub(crate) host: Host,
     /// The place of the figure in the output of the command.
     pub(crate) figure: String,
-    /// Which of the judged figures are good.
+    /// Judged figures that are good.
     pub(crate) better: Better,
     pub(crate) blocks: usize,
     pub(crate) elapsed_s: f64,
@@ -34,10 +31,10 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// A comparison that has found nothing yet.
-    pub(crate) fn of(experiment: &Experiment, better: Better) -> Self {
+    /// A comparison that has found nothing yet, in a report of this version.
+    pub(crate) fn of(schema_version: u32, experiment: &Experiment, better: Better) -> Self {
         Self {
-            schema_version: SCHEMA_VERSION,
+            schema_version,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host: crate::host::describe(),
             figure: experiment.figure.text().to_owned(),
@@ -65,7 +62,7 @@ impl Comparison {
     ) -> String {
         let Self { version, host, .. } = self;
         format!(
-            "# Found by polyrail {command} {version} on {}: Linux {}, {} CPUs.\n# {}\n# Against the {against}: {}.\n",
+            "# ComparisonReport by polyrail {command} {version} on {}: Linux {}, {} CPUs.\n# {}\n# Against the {against}: {}.\n",
             line(&host.hostname),
             line(&host.kernel),
             host.cpus,
@@ -81,7 +78,7 @@ fn line(text: &str) -> String {
 }
 
 /// A report with a [`Comparison`].
-pub(crate) trait Found: Serialize {
+pub(crate) trait ComparisonReport: Serialize {
     fn comparison(&self) -> &Comparison;
 
     fn text(&self) -> String;
@@ -90,9 +87,9 @@ pub(crate) trait Found: Serialize {
     fn file(&self) -> Option<String>;
 }
 
-/// Writes the best configuration to `output`, and prints the report. `readers` says who reads the file.
+/// Writes the best configuration to `output`, and prints the report. `readers` names the programs that read the file.
 pub(crate) fn finish(
-    found: &impl Found,
+    found: &impl ComparisonReport,
     output: Option<&Path>,
     readers: &str,
     as_json: bool,

@@ -18,7 +18,7 @@ use crate::values::{
 /// Short, because each cell is measured many times.
 const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
 
-/// What is varied if nothing is named.
+/// Settings and values without --over.
 const OVER: &[(&str, &[&str])] = &[
     ("chunk_bytes", &["256KiB", "512KiB", "1MiB", "2MiB"]),
     ("window_chunks", &["8", "16", "32"]),
@@ -34,7 +34,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Arguments of `sweep`.
 #[derive(clap::Args)]
 pub(crate) struct SweepArgs {
-    /// Measure every cell so often; not with --budget.
+    /// Number of measurements of each cell; not with --budget.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number_within(1, 100), conflicts_with = "budget")]
     rounds: u64,
 
@@ -44,7 +44,7 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1), DAY, "1s to 24h"))]
     budget: Option<Duration>,
 
-    /// Which cells there are.
+    /// Cells to measure.
     #[arg(long, value_enum, default_value = "grid")]
     design: DesignWord,
 
@@ -55,7 +55,7 @@ pub(crate) struct SweepArgs {
 /// Arguments of `autotune`.
 #[derive(clap::Args)]
 pub(crate) struct AutotuneArgs {
-    /// How long to search and to confirm, about.
+    /// Approximate time for the search and the confirmation.
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time_within(Duration::from_secs(1), DAY, "1s to 24h"))]
     budget: Duration,
 
@@ -78,7 +78,7 @@ struct Common {
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     output: Option<OutFile>,
 
-    /// Keep what is measured in this file, and go on where it ends. Everything but the time must be as it was.
+    /// Keep figures in this file, and go on where it ends. Everything but the time must be as it was.
     #[arg(long, value_name = "FILE", value_parser = file_to_keep())]
     journal: Option<OutFile>,
 
@@ -98,7 +98,7 @@ enum DesignWord {
 #[derive(Clone, Debug)]
 struct Bench(Vec<String>);
 
-/// What both commands want.
+/// A search as both commands want it.
 pub(super) struct Wanted {
     pub(super) name: &'static str,
     pub(super) over: Vec<Over>,
@@ -156,7 +156,7 @@ fn check(name: &str, value: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses what `bench` would refuse.
+/// Refuses options that `bench` would refuse.
 fn bench(text: &str) -> Result<Bench, Refusal> {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let refused = |fault: &str| {

@@ -1,4 +1,4 @@
-//! What a sweep found, as text, JSON and YAML.
+//! The report of a sweep, as text, JSON and YAML.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,13 @@ use polyrail_experiment::{Effect, HeatMap, Sensitivity, unit_of};
 use polyrail_report::{Align, Spread, Table, counted};
 use serde::Serialize;
 
-use crate::cmd::study::report::{Comparison, Found};
+use crate::cmd::study::report::{Comparison, ComparisonReport};
 use crate::stdout::{fitted, wrapped_sentences};
 
-/// What a sweep found.
+/// Raised when a field changes its meaning or goes away.
+pub(super) const SCHEMA_VERSION: u32 = 1;
+
+/// The report of a sweep or autotune.
 #[derive(Serialize)]
 pub(super) struct SweepReport {
     #[serde(flatten)]
@@ -28,7 +31,7 @@ pub(super) struct SweepReport {
 pub(super) struct Best {
     pub(super) is_default: bool,
     pub(super) levels: BTreeMap<String, String>,
-    /// Those that differ from the default.
+    /// Settings that differ from the default.
     pub(super) settings: BTreeMap<String, String>,
 }
 
@@ -40,7 +43,7 @@ pub(super) struct SweptCell {
     pub(super) figure: Option<Spread>,
 }
 
-impl Found for SweepReport {
+impl ComparisonReport for SweepReport {
     fn comparison(&self) -> &Comparison {
         &self.comparison
     }
@@ -95,7 +98,7 @@ impl SweepReport {
         let settings: Vec<String> =
             self.best.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         match (&self.proof, self.best.is_default) {
-            // Even the best of what was measured is not what all would have said.
+            // The best of some cells may not be the best of all.
             (None, _) if self.comparison.interrupted => {
                 "no answer: interrupted before all was measured and confirmed".to_owned()
             }
@@ -118,7 +121,7 @@ impl SweepReport {
     }
 }
 
-/// Figures with bars: a terminal has no colours that everybody can tell apart.
+/// Figures with bars, which all users can tell apart. That is not so for colours.
 fn heat(map: &HeatMap) -> String {
     let all = || map.figures.iter().flatten().flatten().copied();
     let most = all().fold(f64::MIN, f64::max);
@@ -163,7 +166,7 @@ mod tests {
             comparison: Comparison {
                 host: Host { hostname: "node\nchannels: 9".to_owned(), ..crate::host::describe() },
                 keep_default: proof.verdict != Verdict::Better,
-                ..Comparison::of(&experiment, Better::Higher)
+                ..Comparison::of(SCHEMA_VERSION, &experiment, Better::Higher)
             },
             command: "sweep".to_owned(),
             bench: vec!["--sizes".to_owned(), "8".to_owned()],

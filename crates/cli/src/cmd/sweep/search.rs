@@ -1,4 +1,4 @@
-//! Searches, and confirms what it found.
+//! The search for the best cell, and its confirmation.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use polyrail_experiment::{
 use polyrail_report::{Spread, exit};
 
 use super::args::Wanted;
-use super::output::{Best, SweepReport, SweptCell};
-use super::past::Past;
-use crate::cmd::study::blocks::{BASELINE, Blocks, Cells, Part, Place, Study, Trial};
+use super::output::{Best, SCHEMA_VERSION, SweepReport, SweptCell};
+use super::replay::Replay;
+use crate::cmd::study::blocks::{BASELINE, Blocks, Measurer, Phase, Place, Study, Trial};
 use crate::cmd::study::cell::{Runner, check_command};
 use crate::cmd::study::report::Comparison;
 use crate::cmd::study::{
-    AGAIN_MAX, FIRST_SHARE, PRECISION, SEED, factors, of_cell, over_wrong, template,
+    AGAIN_MAX, FIRST_SHARE, SEED, factors, fault_of_cell, fault_of_over, template,
 };
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
-/// So small a part of the first block tells whether the budget is [far](FAR_TOO_LONG) from enough for all of it.
+/// This part of the first block shows that the budget is [far](FAR_TOO_LONG) from enough for all of it.
 const TELLING_PART: usize = 10;
 /// The first ones take longer than the others.
 const TELLING_LEAST: usize = 3;
 const FAR_TOO_LONG: f64 = 2.0;
-/// How long one cell may take.
+/// Limit on the time of one cell.
 const CELL_TIME: Duration = Duration::from_secs(600);
 
 /// The cells of a sweep.
 struct Sweep<'a> {
     runner: Runner<'a>,
     plan: &'a Plan,
-    past: Past,
+    replay: Replay,
     budget: Option<Duration>,
     /// The end of the search, until the best cell is confirmed.
     limit_s: Option<f64>,
@@ -43,11 +43,11 @@ struct Sweep<'a> {
     planned: usize,
 }
 
-impl Cells for Sweep<'_> {
+impl Measurer for Sweep<'_> {
     type Figure = f64;
 
     fn now_s(&self) -> f64 {
-        self.past.now_s()
+        self.replay.now_s()
     }
 
     fn share(&self) -> f64 {
@@ -68,14 +68,14 @@ impl Cells for Sweep<'_> {
     fn measure(&mut self, at: Place, interrupt: &Interrupt) -> Result<f64, Fault> {
         self.done += 1;
         let measure = || Ok(self.runner.measure(at.cell, interrupt)?.figure);
-        self.past.figure(at.cell, measure).map_err(|fault| {
+        self.replay.figure(at.cell, measure).map_err(|fault| {
             let label = if at.cell == BASELINE { "default" } else { &self.plan.label(at.cell) };
-            of_cell(label, at.block, fault)
+            fault_of_cell(label, at.block, fault)
         })
     }
 
     fn end_block(&mut self) -> Result<(), Fault> {
-        self.past.end_block()
+        self.replay.end_block()
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
     let mut sweep = Sweep {
         runner,
         plan: &plan,
-        past: Past::open(wanted, &plan)?,
+        replay: Replay::open(wanted, &plan)?,
         budget: wanted.budget,
         limit_s: wanted.budget.map(|budget| budget.as_secs_f64() * FIRST_SHARE),
         done: 0,
@@ -103,7 +103,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
     let finished = find(&mut study, &mut sweep, &mut search)?;
     let best = search.best();
     let proof = match finished && best != BASELINE {
-        true => confirm(&mut study, &mut sweep, best, experiment.better)?,
+        true => confirm(&mut study, &mut sweep, best, &experiment)?,
         false => None,
     };
     let Study { interrupt, notes, progress } = study;
@@ -125,7 +125,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
             keep_default: !proof.as_ref().is_some_and(|proof| proof.verdict == Verdict::Better),
             interrupted: interrupt.is_raised(),
             notes,
-            ..Comparison::of(&experiment, experiment.better)
+            ..Comparison::of(SCHEMA_VERSION, &experiment, experiment.better)
         },
         command: wanted.name.to_owned(),
         bench: wanted.shown_bench(),
@@ -145,16 +145,16 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
     })
 }
 
-/// Returns whether the search came to an end of its own or of its time.
+/// Returns `false` if the search was interrupted.
 fn find(study: &mut Study, sweep: &mut Sweep<'_>, search: &mut Search) -> Result<bool, Fault> {
     if sweep.budget.is_none() {
-        // Whether the best is to be confirmed, and in how many pairs, is known at the end.
+        // The number of pairs that confirm the best is not known before the end.
         study.progress.bound("at least");
     }
-    let part = Part { doing: "", most: None, leaves_out: true };
+    let phase = Phase { doing: "", most: None, leaves_out: true };
     let mut blocks = Blocks::new();
     while let Some(order) = search.next_block() {
-        let is_whole = study.block(sweep, &part, order, &mut blocks)?;
+        let is_whole = study.block(sweep, &phase, order, &mut blocks)?;
         blocks.left_out.iter().for_each(|cell| search.leave(*cell));
         if !is_whole {
             let is_late = !study.interrupt.is_raised();
@@ -175,7 +175,7 @@ fn confirm(
     study: &mut Study,
     sweep: &mut Sweep<'_>,
     best: usize,
-    better: Better,
+    experiment: &Experiment,
 ) -> Result<Option<Effect>, Fault> {
     // One comparison and so many blocks always have looks.
     let Ok(looks) = Looks::new(1, AGAIN_MAX) else { return Ok(None) };
@@ -184,33 +184,37 @@ fn confirm(
     }
     sweep.limit_s = None;
     sweep.planned += 2 * looks.most();
-    let judge = |blocks: &Blocks<f64>, rule| {
-        vec![blocks.effect(rule, best, ["best", "default"], |figure| *figure)]
+    let effect = |blocks: &Blocks<f64>, rule| {
+        blocks.effect(rule, best, ["best", "default"], |figure| *figure)
     };
     let order = |pair| {
         let mut order = vec![best, BASELINE];
         Dice::of_part(SEED + 1, pair).shuffle(&mut order);
         order
     };
-    let part = Part { doing: "confirming: ", most: Some(looks.most()), leaves_out: false };
+    let phase = Phase { doing: "confirming: ", most: Some(looks.most()), leaves_out: false };
     let until_s = sweep.budget.map_or(f64::INFINITY, |budget| budget.as_secs_f64());
-    let rule = Rule { better, precision: PRECISION, miss: looks.miss };
-    let trial = Trial::last(part, rule, &looks, until_s);
-    let (stopped, effects) = study.run(sweep, &trial, order, &mut Blocks::new(), judge)?;
-    Ok(effects.into_iter().next().filter(|_| stopped != Stopped::Interrupted))
+    let Experiment { better, precision, .. } = *experiment;
+    let rule = Rule { better, precision, miss: looks.miss };
+    let trial = Trial::last(phase, rule, &looks, until_s);
+    let mut blocks = Blocks::new();
+    let judge = |blocks: &Blocks<f64>, rule| vec![effect(blocks, rule)];
+    let stopped = study.run(sweep, &trial, order, &mut blocks, judge)?;
+    let proof = effect(&blocks, trial.rule_at(blocks.len()));
+    Ok((stopped != Stopped::Interrupted).then_some(proof))
 }
 
-/// Why a search leaves a part of its budget: more of it would not change the answer.
+/// A note on a search that leaves a part of its budget: more time would not change the answer.
 fn early_end(budget: Option<Duration>, seconds: f64, search: &Search) -> Option<String> {
-    let budget = budget.filter(|_| search.best() == 0)?.as_secs_f64();
+    let budget = budget.filter(|_| search.best() == BASELINE)?.as_secs_f64();
     Some(format!(
         "it ended after {seconds:.0} of {budget:.0} s: the median of the last cell beside the default was not better either, so there is \
-         nothing to confirm; give --rounds in place of --budget to measure every cell several times"
+         nothing to confirm; give --rounds instead of --budget to measure every cell several times"
     ))
 }
 
-/// An error if the budget does not let each cell be measured once, of which so many took so long: what some cells did
-/// once says nothing of the others, so there would be nothing to confirm.
+/// Refuses a budget that is too short to measure each cell once, after `measured` cells took `seconds`. Figures of some
+/// cells say nothing of the others, so there would be nothing to confirm.
 fn check_budget(
     budget: Duration,
     seconds: f64,
@@ -243,15 +247,15 @@ fn experiment(wanted: &Wanted) -> Result<Experiment, Fault> {
         levels.extend(over.values.iter().filter(|value| !is_default(&over.name, value)).cloned());
         Ok(Factor { name: over.name.clone(), kind: Kind::Setting, levels, baseline: 0 })
     })?;
-    // There would be one cell, and nothing that it could be slower than.
+    // There would be one cell, and nothing to compare it with.
     if let Some(first) = factors.first().filter(|_| factors.iter().all(|one| one.levels.len() == 1))
     {
         let fault = format!(
             "`{}={}` has nothing but the default, which is among the values in any case; allowed: one other value at least",
             first.name, first.levels[0]
         );
-        let help = format!("`polyrail config help {}` tells which values there are", first.name);
-        return Err(over_wrong(&fault, &help));
+        let help = format!("`polyrail config help {}` lists its values", first.name);
+        return Err(fault_of_over(&fault, &help));
     }
     let is_latency = wanted.bench.iter().any(|word| word == "--latency");
     let (figure, better) = match is_latency {
@@ -262,10 +266,10 @@ fn experiment(wanted: &Wanted) -> Result<Experiment, Fault> {
         figure.map_err(|fault| Fault::new(exit::USAGE, format!("{}: {fault}", wanted.name)))?;
     let measure = Measure::Bench(wanted.bench.clone());
     let experiment = template(wanted.name, measure, (figure, better), factors);
-    Ok(Experiment { design: wanted.design, blocks: AGAIN_MAX, time: CELL_TIME, ..experiment })
+    Ok(Experiment { design: wanted.design, time: CELL_TIME, ..experiment })
 }
 
-/// Whether the value means the default.
+/// Returns whether the value means the default.
 fn is_default(name: &str, value: &str) -> bool {
     let config = Config::builder().set(name, value).and_then(polyrail_config::ConfigBuilder::build);
     let Ok(config) = config else { return false };

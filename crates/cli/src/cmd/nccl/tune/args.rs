@@ -1,4 +1,4 @@
-//! The options of `nccl tune`, and what they make an experiment of.
+//! The options of `nccl tune`, and their experiment.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cmd::collective::check_options;
 use crate::cmd::nccl::variables;
-use crate::cmd::study::{factors, over_wrong, template, this_program};
+use crate::cmd::study::{factors, fault_of_over, template, this_program};
 use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::values::{Over, Refusal, fault_of, file_to_write, has_option, over, time_within};
@@ -17,14 +17,14 @@ use crate::values::{Over, Refusal, fault_of, file_to_write, has_option, over, ti
 const UNCHANGED: &str = "unchanged";
 /// Blocks of one variable at a time, at most.
 const BLOCKS_MAX: usize = 64;
-/// How long the command may take once.
+/// Limit on the time of one run of the command.
 const COMMAND_TIME: Duration = Duration::from_secs(3600);
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TuneArgs {
-    /// What to make better.
+    /// Goal of the search.
     #[arg(long, value_enum, default_value = "throughput")]
     pub(super) goal: Goal,
 
@@ -33,12 +33,12 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "NAME=A,B", value_parser = over(ALLOWED, VARIABLES, variables::check))]
     over: Vec<Over>,
 
-    /// How long it may take, about.
+    /// Approximate time for the whole run.
     #[arg(long, value_name = "TIME", default_value = "10min",
         value_parser = time_within(Duration::from_secs(1), Duration::from_secs(24 * 3600), "1s to 24h"))]
     pub(super) budget: Duration,
 
-    /// Write what won as nccl.conf, if anything did.
+    /// Write the variables that won as nccl.conf, if any did.
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     pub(super) output: Option<OutFile>,
 
@@ -50,13 +50,13 @@ pub(crate) struct TuneArgs {
     #[arg(value_name = "CMD", last = true, requires = "figure")]
     command: Vec<String>,
 
-    /// Where the time of a step is in what the job prints: a pattern with one group around the number, of whose
-    /// matches the last counts, or a JSON pointer.
+    /// Pattern that finds the time of a step in the job's output, with one group around the number; the last match
+    /// counts. A JSON pointer works, too.
     #[arg(long, value_name = "PATTERN", value_parser = figure, requires = "command",
         help_heading = JOB, allow_hyphen_values = true)]
     figure: Option<Figure>,
 
-    /// Whether such a number is good when it is low, as a time, or high, as a rate.
+    /// Numbers that are better: lower ones, as of a time, or higher ones, as of a rate.
     #[arg(long, value_enum, default_value = "lower", requires = "command", help_heading = JOB)]
     better: BetterWord,
 
@@ -73,7 +73,7 @@ pub(crate) struct TuneArgs {
 #[derive(Clone, Debug)]
 struct Words(Vec<String>);
 
-/// What counts.
+/// The figure that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Goal {
@@ -106,7 +106,7 @@ const VARIABLES: &str = "`polyrail nccl variables` lists the variables";
 
 const JOB: &str = "Your own job";
 
-/// What is tried without --over. `polyrail collective` runs no NCCL, so only the plugin's own are tried there.
+/// Values to try without --over. `polyrail collective` runs no NCCL, so only the plugin's own are tried there.
 const OURS: &[(Goal, &str, &[&str])] = &[
     (Goal::Latency, "POLYRAIL_NCCL_EXPRESS_BYTES", &["0", "32KiB"]),
     (Goal::Latency, "POLYRAIL_SPIN", &["auto", "200us"]),
@@ -140,7 +140,7 @@ impl TuneArgs {
                 let fault = format!(
                     "`{name}` has no effect on `polyrail collective`, which runs no NCCL; allowed without a job: variables that the plugin reads"
                 );
-                return Err(over_wrong(&fault, "give your own job: --figure PATTERN -- CMD"));
+                return Err(fault_of_over(&fault, "give your own job: --figure PATTERN -- CMD"));
             }
             let levels = [UNCHANGED].into_iter().chain(values.iter().map(String::as_str));
             let levels = levels.map(str::to_owned).collect();
@@ -160,7 +160,7 @@ impl TuneArgs {
         suits.map(|(_, name, values)| Over::new(name, values)).collect()
     }
 
-    /// The command, and where its figure is.
+    /// The command, and the place of its figure.
     fn measure(&self) -> Result<(Vec<String>, (Figure, Better)), Fault> {
         if let Some(figure) = &self.figure {
             let better = match self.better {
@@ -192,7 +192,7 @@ impl TuneArgs {
     }
 }
 
-/// Refuses what `collective` would refuse.
+/// Refuses words that `collective` would refuse.
 fn collective(text: &str) -> Result<Words, Refusal> {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let refused = |fault: &str| {

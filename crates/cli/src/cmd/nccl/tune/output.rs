@@ -1,4 +1,4 @@
-//! What was found, as text, JSON and nccl.conf.
+//! The report of `nccl tune`, as text, JSON and nccl.conf.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,11 @@ use serde::Serialize;
 
 use super::args::Goal;
 use crate::cmd::study::blocks::Blocks;
-use crate::cmd::study::report::{Comparison, Found};
+use crate::cmd::study::report::{Comparison, ComparisonReport};
 use crate::stdout::fitted;
+
+/// Raised when a field changes its meaning or goes away.
+pub(super) const SCHEMA_VERSION: u32 = 1;
 
 /// Values by variable.
 type Variables = BTreeMap<String, String>;
@@ -20,7 +23,7 @@ pub(super) struct TuneReport {
     pub(super) comparison: Comparison,
     pub(super) goal: Goal,
     pub(super) command: Vec<String>,
-    /// Which printed figures are good.
+    /// Printed figures that are good.
     pub(super) printed_better: Better,
     pub(super) fresh_blocks: usize,
     pub(super) baseline: Sums,
@@ -38,7 +41,7 @@ pub(super) struct Figures {
     pub(super) cpu_seconds: f64,
 }
 
-/// What a cell printed and took; `null` if it was never measured.
+/// Printed figures and CPU times of a cell; `null` if it was never measured.
 #[derive(Serialize)]
 pub(super) struct Sums {
     printed: Option<Spread>,
@@ -53,14 +56,14 @@ pub(super) struct Tried {
     pub(super) effect: Effect,
 }
 
-/// What was compared with the baseline once more.
+/// Variables that were compared with the baseline once more.
 #[derive(Serialize)]
 pub(super) struct Candidate {
     pub(super) variables: Variables,
     pub(super) effect: Effect,
 }
 
-/// What differs from the baseline.
+/// The variables of a cell that differ from the baseline.
 pub(super) fn variables_of(plan: &Plan, cell: usize) -> Variables {
     let levels = plan.factors.iter().zip(&plan.cells[cell]);
     let changed = levels.filter(|(factor, level)| **level != factor.baseline);
@@ -74,7 +77,7 @@ impl Sums {
     }
 }
 
-impl Found for TuneReport {
+impl ComparisonReport for TuneReport {
     fn comparison(&self) -> &Comparison {
         &self.comparison
     }

@@ -1,15 +1,15 @@
-//! One variable at a time, what wins together, and a fresh run of that against the baseline.
+//! One variable at a time, the winners together, and a fresh run of those against the baseline.
 
 use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Better, Effect, Experiment, Looks, Plan, Rule, Stopped, Verdict};
 
 use super::args::{Goal, TuneArgs};
-use super::output::{Candidate, Figures, Sums, Tried, TuneReport, variables_of};
-use crate::cmd::study::blocks::{BASELINE, Blocks, Cells, Part, Place, Study, Trial};
+use super::output::{Candidate, Figures, SCHEMA_VERSION, Sums, Tried, TuneReport, variables_of};
+use crate::cmd::study::blocks::{BASELINE, Blocks, Measurer, MoreTime, Phase, Place, Study, Trial};
 use crate::cmd::study::cell::{Outcome, Runner};
 use crate::cmd::study::report::Comparison;
-use crate::cmd::study::{AGAIN_MAX, FIRST_SHARE, PRECISION, of_cell};
+use crate::cmd::study::{AGAIN_MAX, FIRST_SHARE, PRECISION, fault_of_cell};
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
@@ -37,19 +37,17 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
         let job = Job { experiment: &experiment, plan, runner, goal, begin, budget };
         job.run(study, &trial)
     };
-    let part = |doing, looks: &Looks| Part { doing, most: Some(looks.most()), leaves_out: true };
-    let rule = |looks: &Looks| Rule { better, precision: PRECISION, miss: looks.miss };
-    let enough = |enough_s: f64| {
-        let budget_s = (enough_s / FIRST_SHARE).ceil();
-        (budget_s, format!("Ctrl-C ends it; give --budget {budget_s}s, or fewer values"))
-    };
+    let phase = |doing, looks: &Looks| Phase { doing, most: Some(looks.most()), leaves_out: true };
+    let precision = experiment.precision;
+    let rule = |looks: &Looks| Rule { better, precision, miss: looks.miss };
+    let help = ["Ctrl-C ends it; give --budget ", "s, or fewer values"].map(str::to_owned);
     let trial = Trial {
-        part: part("one at a time: ", &looks),
+        phase: phase("one at a time: ", &looks),
         rule: rule(&looks),
         looks: &looks,
         until_s: budget.as_secs_f64() * FIRST_SHARE,
         at_least: 1,
-        enough: Some(&enough),
+        more_time: Some(MoreTime { factor: 1.0 / FIRST_SHARE, help }),
     };
     let (alone, effects) = measure(&mut study, &plan, trial)?;
     let one = |(at, effect)| {
@@ -68,8 +66,8 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
         let mut plan = plan.clone();
         plan.cells.truncate(1);
         plan.cells.extend(cells);
-        let part = part("again, with the baseline: ", &looks);
-        let trial = Trial::last(part, rule(&looks), &looks, budget.as_secs_f64());
+        let phase = phase("again, with the baseline: ", &looks);
+        let trial = Trial::last(phase, rule(&looks), &looks, budget.as_secs_f64());
         let (fresh, effects) = measure(&mut study, &plan, trial)?;
         fresh_blocks = fresh.len();
         let one = |(at, effect)| Candidate { variables: variables_of(&plan, at + 1), effect };
@@ -85,7 +83,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
             keep_default: best.is_none(),
             interrupted: interrupt.is_raised(),
             notes,
-            ..Comparison::of(&experiment, better)
+            ..Comparison::of(SCHEMA_VERSION, &experiment, better)
         },
         goal,
         command: experiment.measure.words().to_vec(),
@@ -106,28 +104,31 @@ impl Job<'_> {
         trial: &Trial<'_>,
     ) -> Result<(Blocks<Figures>, Vec<Effect>), Fault> {
         let plan = self.plan;
-        let judge = |blocks: &Blocks<Figures>, rule| {
-            let of = |cell| {
+        let effects = |blocks: &Blocks<Figures>, rule, cells: Vec<usize>| -> Vec<Effect> {
+            let of = |cell: usize| {
                 let names = [&plan.label(cell), "baseline"];
                 blocks.effect(rule, cell, names, |figures| figures.goal)
             };
-            (1..plan.cells.len()).map(of).collect()
+            cells.into_iter().map(of).collect()
         };
+        let all = || (BASELINE + 1..plan.cells.len()).collect();
+        let judge = |blocks: &Blocks<Figures>, rule| effects(blocks, rule, blocks.kept(all()));
         let mut blocks = Blocks::new();
         let order = |block| plan.block(block);
-        let (stopped, effects) = study.run(&mut self, trial, order, &mut blocks, judge)?;
+        let stopped = study.run(&mut self, trial, order, &mut blocks, judge)?;
         let (count, needed) = (blocks.len(), trial.looks.after[0]);
         if stopped == Stopped::Time && count < needed {
-            let doing = trial.part.doing;
+            let doing = trial.phase.doing;
             study.notes.push(format!(
                 "{doing}{count} blocks fit into the time, and {needed} are needed for a verdict; give more --budget"
             ));
         }
+        let effects = effects(&blocks, trial.rule_at(count), all());
         Ok((blocks, effects))
     }
 }
 
-impl Cells for Job<'_> {
+impl Measurer for Job<'_> {
     type Figure = Figures;
 
     fn now_s(&self) -> f64 {
@@ -139,7 +140,7 @@ impl Cells for Job<'_> {
     }
 
     fn measure(&mut self, at: Place, interrupt: &Interrupt) -> Result<Figures, Fault> {
-        let failed = |fault| of_cell(&self.plan.label(at.cell), at.block, fault);
+        let failed = |fault| fault_of_cell(&self.plan.label(at.cell), at.block, fault);
         let outcome = self.runner.measure(at.cell, interrupt).map_err(|fault| {
             let help = fault.help.clone().unwrap_or_else(|| HELP.to_owned());
             failed(fault.with_help(help))
@@ -166,8 +167,8 @@ impl Cells for Job<'_> {
     }
 }
 
-/// What to compare with the baseline once more: what won, together; with several winners, also the best of them alone. If nothing has
-/// won by more than its noise, what looks best.
+/// Cells to compare with the baseline once more: the winners together, and the best of several winners alone. If no value
+/// has won by more than its noise, the one that looks best.
 fn candidates(plan: &Plan, tried: &[Tried], better: Better) -> Vec<Vec<usize>> {
     let gain = |tried: &Tried| gain(&tried.effect, better);
     let mut order: Vec<usize> = (0..tried.len()).collect();
@@ -200,7 +201,7 @@ fn best(found: &[Candidate], better: Better) -> Option<usize> {
     })
 }
 
-/// By which part it is better; below zero if it is worse or unknown.
+/// The share by which it is better; below zero if it is worse or unknown.
 fn gain(effect: &Effect, better: Better) -> f64 {
     let share = effect.percent.map(|percent| percent / 100.0);
     match better {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::args::Wanted;
-use crate::cmd::study::journal::{Journal, Owner};
+use crate::cmd::study::journal::{Journal, Wording};
 use crate::fault::Fault;
 use crate::host;
 use crate::stdout::{excerpt, tell};
@@ -25,7 +25,7 @@ struct Entry {
     cell: usize,
     /// Seconds from the sweep's beginning to the measurement's, without breaks.
     at_s: f64,
-    /// The figure, or why there is none.
+    /// The figure, or the message of its fault.
     figure: Result<f64, String>,
 }
 
@@ -36,7 +36,7 @@ struct Block {
 }
 
 /// The clock and the memory of a sweep.
-pub(super) struct Past {
+pub(super) struct Replay {
     journal: Option<Journal<Block>>,
     /// Entries of the journal that the search has not reached.
     left: VecDeque<Entry>,
@@ -47,37 +47,38 @@ pub(super) struct Past {
     before_s: f64,
 }
 
-impl Past {
+impl Replay {
     /// Makes the journal, or reads it to go on with it.
     pub(super) fn open(wanted: &Wanted, plan: &Plan) -> Result<Self, Fault> {
-        let mut past = Self {
+        let mut replay = Self {
             journal: None,
             left: VecDeque::new(),
             begun: Vec::new(),
             begin: Instant::now(),
             before_s: 0.0,
         };
-        let Some(path) = &wanted.journal else { return Ok(past) };
-        let owner = Owner {
+        let Some(path) = &wanted.journal else { return Ok(replay) };
+        let wording = Wording {
             place: path,
+            noun: "file",
             run: "sweep",
             elsewhere: "name another file with --journal",
             repair: "take the lines from there out; they are measured again",
         };
         let first = first_line(wanted, plan);
         let (journal, blocks) =
-            Journal::open(path, &owner, &first, |found| differs(found, &first))?;
-        past.journal = Some(journal);
+            Journal::open(path, &wording, &first, &|found: &str| differs(found, &first))?;
+        replay.journal = Some(journal);
         for Block { block, ended_s } in blocks {
-            past.left.extend(block);
-            past.before_s = ended_s;
+            replay.left.extend(block);
+            replay.before_s = ended_s;
         }
-        let count = past.left.len();
+        let count = replay.left.len();
         if count > 0 {
             tell!("polyrail: goes on with {count} figures of {}", path.display());
         }
-        past.begin = Instant::now();
-        Ok(past)
+        replay.begin = Instant::now();
+        Ok(replay)
     }
 
     /// Seconds since the sweep began, without breaks. Until the journal ends, the time of its next entry, so that a
@@ -103,6 +104,9 @@ impl Past {
         }
         let at_s = self.now_s();
         let figure = measure();
+        if figure.as_ref().is_err_and(Fault::is_interrupted) {
+            return figure;
+        }
         let kept = figure.as_ref().map(|figure| *figure).map_err(|fault| fault.message.clone());
         self.begun.push(Entry { cell, at_s, figure: kept });
         figure
@@ -158,4 +162,24 @@ fn difference(then: &Value, now: &Value) -> Option<String> {
         format!("{dots}{}", excerpt(&text[from..]))
     };
     Some(format!("{name} was `{}`, and is `{}` now", shown(&then), shown(&now)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupted_cell_has_no_entry_and_one_that_failed_has() {
+        let mut replay = Replay {
+            journal: None,
+            left: VecDeque::new(),
+            begun: Vec::new(),
+            begin: Instant::now(),
+            before_s: 0.0,
+        };
+        replay.figure(1, || Err(Fault::environment("no luck"))).unwrap_err();
+        replay.figure(2, || Err(Fault::interrupted())).unwrap_err();
+        let kept: Vec<_> = replay.begun.iter().map(|one| (one.cell, &one.figure)).collect();
+        assert_eq!(kept, [(1, &Err("no luck".to_owned()))]);
+    }
 }
