@@ -18,14 +18,20 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const DRAW_EVERY: Duration = Duration::from_millis(500);
 /// A step that takes less is shown without its time.
 const SHORT: Duration = Duration::from_secs(2);
-const TEMPLATE: &str = "{wide_bar} {whole_percent} %  {msg}";
+const TEMPLATE: &str = "{bar:20} {whole_percent} %  {msg}";
+/// On a terminal of fewer columns than [`WITH_BAR`], where words count for more.
+const NARROW: &str = "{whole_percent} %  {msg}";
+const WITH_BAR: u16 = 80;
+/// On a terminal of fewer columns nothing is shown.
+const LEAST_COLUMNS: u16 = 20;
 const WAITING: &str = "{spinner} {msg}";
 /// The time of less of the planned work says nothing of the rest.
 const FIRST_SHARE: f64 = 0.02;
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 /// Columns of the templates beside the bar and the message.
-const BESIDE: usize = " 100 %  ".len();
+const BESIDE: usize = "99 %  ".len();
+const BAR: usize = 21;
 /// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
 const CTRL_C: u16 = 3;
 
@@ -77,9 +83,7 @@ impl Progress {
             return Self::begin(Show::Lines { every: SAY_EVERY, say });
         }
         // The template is a constant that a test reads.
-        let style =
-            ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = bar().with_style(with_percent(style).progress_chars("█░"));
+        let bar = bar();
         bar.set_length(STEPS);
         Self::begin(Show::Bar(bar))
     }
@@ -190,12 +194,15 @@ impl Progress {
     }
 }
 
-/// Less than all is never shown as 100 %.
-fn with_percent(style: ProgressStyle) -> ProgressStyle {
-    style.with_key("whole_percent", |state: &ProgressState, text: &mut dyn fmt::Write| {
+/// The style of a template, which is a constant that a test reads. Less than all is never shown as 100 %.
+fn style(template: &str) -> ProgressStyle {
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let percent = |state: &ProgressState, text: &mut dyn fmt::Write| {
         // The bar shows nothing there if it fails.
         let _ = write!(text, "{}", whole_percent(state.pos()));
-    })
+    };
+    style.with_key("whole_percent", percent).progress_chars("█░")
 }
 
 fn whole_percent(position: u64) -> u64 {
@@ -217,7 +224,8 @@ struct Terminal(console::Term);
 
 impl TermLike for Terminal {
     fn width(&self) -> u16 {
-        self.0.size().1.saturating_sub(CTRL_C)
+        // indicatif takes no terminal of fewer than four columns.
+        self.0.size().1.saturating_sub(CTRL_C).max(LEAST_COLUMNS - CTRL_C)
     }
 
     fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
@@ -308,13 +316,22 @@ impl Shared {
             && !state.is_over
             && (!state.is_waiting || state.begin.elapsed() >= SHORT)
         {
-            set_bar(Some(bar.clone()));
-            let columns = usize::from(console::Term::stderr().size().1.saturating_sub(CTRL_C));
-            let (what, times) = (harmless(&state.what), state.times(Instant::now()));
-            bar.set_message(fitted(&what, &times, columns.saturating_sub(BESIDE)));
-            if !state.is_waiting {
-                bar.set_position((state.share * STEPS as f64) as u64);
+            let width = console::Term::stderr().size().1;
+            if state.what.is_empty() || width < LEAST_COLUMNS {
+                return;
             }
+            set_bar(Some(bar.clone()));
+            let mut beside = BESIDE;
+            if !state.is_waiting {
+                let has_bar = width >= WITH_BAR;
+                beside += if has_bar { BAR } else { 0 };
+                bar.set_style(style(if has_bar { TEMPLATE } else { NARROW }));
+                // While anything is left to do, it is not all done.
+                bar.set_position(((state.share * STEPS as f64) as u64).min(STEPS - 1));
+            }
+            let columns = usize::from(width - CTRL_C).saturating_sub(beside);
+            let (what, times) = (harmless(&state.what), state.times(Instant::now()));
+            bar.set_message(fitted(&what, &times, columns));
         }
     }
 }
@@ -419,7 +436,9 @@ mod tests {
 
     #[test]
     fn the_templates_are_those_that_the_bar_understands() {
-        assert!([TEMPLATE, WAITING].iter().all(|one| ProgressStyle::with_template(one).is_ok()));
+        assert!(
+            [TEMPLATE, NARROW, WAITING].iter().all(|one| ProgressStyle::with_template(one).is_ok())
+        );
     }
 
     #[test]
