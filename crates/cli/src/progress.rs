@@ -326,12 +326,14 @@ impl Shared {
                 let has_bar = width >= WITH_BAR;
                 beside += if has_bar { BAR } else { 0 };
                 bar.set_style(style(if has_bar { TEMPLATE } else { NARROW }));
-                // While anything is left to do, it is not all done.
-                bar.set_position(((state.share * STEPS as f64) as u64).min(STEPS - 1));
             }
             let columns = usize::from(width - CTRL_C).saturating_sub(beside);
             let (what, times) = (harmless(&state.what), state.times(Instant::now()));
             bar.set_message(fitted(&what, &times, columns));
+            if !state.is_waiting {
+                // While anything is left to do, it is not all done.
+                bar.set_position(((state.share * STEPS as f64) as u64).min(STEPS - 1));
+            }
         }
     }
 }
