@@ -7,6 +7,7 @@ use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
 
 use super::{Cause, Fault};
+use crate::stdout::one_line;
 
 /// The first wrong byte of a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,8 +33,12 @@ impl fmt::Display for Mismatch {
     }
 }
 
+/// Characters of the host's name, which another host may have sent.
+const HOST_MAX: usize = 100;
+
 impl From<Mismatch> for Fault {
-    fn from(mismatch: Mismatch) -> Self {
+    fn from(mut mismatch: Mismatch) -> Self {
+        mismatch.host = one_line(&mismatch.host, HOST_MAX);
         let fault = Self::new(exit::DATA, mismatch.to_string());
         Self { cause: Cause::Mismatch(mismatch), ..fault }
             .with_help("data arrived wrong: please report this with the command line")

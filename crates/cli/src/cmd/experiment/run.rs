@@ -78,7 +78,8 @@ impl<'a> Run<'a> {
         report.notes.append(&mut self.host.notes);
         let is_between_looks = !looks.is_due(blocks.len()) && blocks.len() > 0;
         let ended = if is_between_looks { self.folder.end(blocks.len()) } else { Ok(()) };
-        if let Err(later) = ended.and_then(|()| self.folder.write(&report)) {
+        let written = self.folder.write(&report);
+        if let Err(later) = ended.and(written) {
             // A full disk fails each write, and the first one names the cell that is missing.
             return Err(failed.unwrap_or(later));
         }

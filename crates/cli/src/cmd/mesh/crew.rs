@@ -189,7 +189,7 @@ impl Crew {
                     known.len() + 1,
                     grid.workers(),
                     args.timeout.as_secs(),
-                    missing.join(", "),
+                    named(&missing),
                     seat.place,
                     seat.nodes,
                     seat.layout.name(),

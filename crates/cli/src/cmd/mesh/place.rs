@@ -200,7 +200,7 @@ impl Place {
 
 /// Whether the end of a lab may be behind an error: `lab down` ends the processes in it first.
 fn may_be_gone(error: &Fault) -> bool {
-    error.code == exit::PEER && error.cause == Cause::Ended
+    error.code == exit::PEER && matches!(error.cause, Cause::Ended | Cause::Told)
 }
 
 /// A name that is a number may be meant as that of nodes.
@@ -231,6 +231,7 @@ mod tests {
     #[test]
     fn only_a_process_that_ended_has_the_lab_looked_at_for_a_while() {
         assert!(may_be_gone(&faults::ended("node1", "signal: 9")));
+        assert!(may_be_gone(&Fault::told(exit::PEER)));
         assert!(!may_be_gone(&faults::silent("node1", "go", GOING)));
         assert!(!may_be_gone(&faults::version("node1", "2", "node0", 1)));
     }

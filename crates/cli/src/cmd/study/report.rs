@@ -62,7 +62,7 @@ impl Comparison {
     ) -> String {
         let Self { version, host, .. } = self;
         format!(
-            "# ComparisonReport by polyrail {command} {version} on {}: Linux {}, {} CPUs.\n# {}\n# Against the {against}: {}.\n",
+            "# Found by polyrail {command} {version} on {}: Linux {}, {} CPUs.\n# {}\n# Against the {against}: {}.\n",
             line(&host.hostname),
             line(&host.kernel),
             host.cpus,

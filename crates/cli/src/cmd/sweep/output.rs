@@ -185,6 +185,7 @@ mod tests {
         let config = Config::builder().yaml(&text, "best.yml").unwrap().build().unwrap();
         assert_eq!((config.chunk_bytes, config.channels), (1 << 20, Config::default().channels));
         assert!(text.contains("pairs: +20.0 % ± 0.0 %, better.\n"), "{text}");
+        assert!(text.starts_with("# Found by polyrail sweep "), "{text}");
         assert!(
             wins.text()
                 .contains("best: chunk_bytes=1MiB congestion=cubic; against the default: +20.0 %")
