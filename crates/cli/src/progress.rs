@@ -165,7 +165,7 @@ impl Progress {
         self.shared.draw(&state);
     }
 
-    /// Whether all the [planned](Self::plan) work is done.
+    /// Returns whether all the [planned](Self::plan) work is done.
     pub(crate) fn is_whole(&self) -> bool {
         self.shared.state().share > 1.0 - 1e-6
     }

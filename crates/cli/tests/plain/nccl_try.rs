@@ -61,7 +61,7 @@ fn strings(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect()
 }
 
-/// Exit code, verdict, what the plugin is told, and options. The file has the call that is told to fail if the fault
+/// Exit code, verdict, orders to the plugin, and options. The file has the call that an order fails, if the fault
 /// names it, the fault, `transfers` if any was tried, the call that failed to end something, and faults of devices.
 #[track_caller]
 fn check(golden: &str, cases: &[(i32, &str, &str, &str)]) {

@@ -126,8 +126,8 @@ fn help_of_lost(why: &LostReason) -> &'static str {
     }
 }
 
-/// Returns whether an engine's words tell of connections that TCP made and no process answered. A firewall is not the
-/// cause.
+/// Returns whether an engine's words describe connections that TCP made and that stayed without an answer. No firewall
+/// causes that.
 fn is_unanswered(words: &str) -> bool {
     words.contains("TCP connected and nothing answered")
 }

@@ -204,7 +204,7 @@ impl Director<'_> {
     }
 }
 
-/// How often to look whether a worker is gone.
+/// The interval between looks at the workers.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long to wait for the cause of a failure: a worker that is gone is noticed by all who had transfers
 /// with it, and its own name tells more.

@@ -198,7 +198,7 @@ impl Place {
     }
 }
 
-/// Whether the end of a lab may be behind an error: `lab down` ends the processes in it first.
+/// Returns whether a lab that went may have caused the error: `lab down` ends the processes in it first.
 fn may_be_gone(error: &Fault) -> bool {
     error.code == exit::PEER && matches!(error.cause, Cause::Ended | Cause::Told)
 }

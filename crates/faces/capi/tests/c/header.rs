@@ -60,7 +60,7 @@ fn the_header_is_what_cbindgen_makes_of_the_crate() {
     cbindgen.args(["--quiet", "--crate", "polyrail-capi", "--config"]);
     let made = done(cbindgen.arg(folder().join("cbindgen.toml")).arg(folder()));
     let is_same = made == read("include/polyrail.h");
-    assert!(is_same, "include/polyrail.h is old: `make -C crates/faces/capi header` makes it anew");
+    assert!(is_same, "include/polyrail.h is old: `make -C crates/faces/capi header` writes it");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn the_sources_the_header_and_the_versions_have_the_same_functions() {
         let names = functions.filter_map(|rest| rest.split("fn ").nth(1)?.split('(').next());
         defined.extend(names.map(str::to_owned));
     }
-    assert_eq!(defined, declared, "`make -C crates/faces/capi header` makes the header anew");
+    assert_eq!(defined, declared, "`make -C crates/faces/capi header` writes the header");
 }
 
 /// Nothing of Rust can be seen, so two libraries of this kind can be in one process.

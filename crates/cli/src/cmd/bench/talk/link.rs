@@ -218,7 +218,7 @@ pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     }
 }
 
-/// Why the server refused or failed.
+/// The server's reason for a refusal or a failure.
 fn of_server(fault: Fault) -> Fault {
     let cause = if fault.message == BUSY { Cause::Busy } else { Cause::Other };
     Fault { cause, ..Fault::of_peer("the other side", fault) }

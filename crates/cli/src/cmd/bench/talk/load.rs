@@ -154,7 +154,7 @@ pub(crate) struct RailDelta {
     pub(crate) rx_bytes: u64,
     pub(crate) retransmits: u64,
     pub(crate) resent_chunks: u64,
-    /// What a hosted plugin carried of the bytes sent.
+    /// The bytes sent that a hosted plugin carried.
     #[serde(default)]
     pub(crate) carried_bytes: u64,
     /// Whether a plugin was to carry it.
