@@ -1,54 +1,52 @@
-//! Defaults that follow from the machine and the rails: busy CPUs, channels, progress threads, and the
-//! sizes of chunks.
+//! Defaults derived from the machine and the rails: busy CPUs, channels, progress threads, and chunk sizes.
 
-/// Towards the end of a transfer over several rails a chunk is 1/`TAPER` of what is left per rail,
-/// so that all rails end together, ...
+/// Towards the end of a transfer over several rails, a chunk is 1/`TAPER` of the bytes left per rail, so that all rails
+/// end together, ...
 const TAPER: u64 = 4;
-/// ... but no smaller than 1/`TAPERED_LEAST` of the largest chunk, or than a page, since each chunk
-/// has its cost.
+/// ... but no smaller than 1/`TAPERED_LEAST` of the largest chunk, or than a page, since each chunk has a fixed cost.
 const TAPERED_LEAST: u64 = 4;
-/// Rails beyond this number make the shares no smaller.
+/// Number of rails beyond which shares get no smaller.
 const MAX_SHARES: u64 = 16;
 const PAGE_BYTES: u64 = 4096;
 
-/// The CPUs that one direction may keep busy, of those that the process may use.
+/// Returns how many of the CPUs available to the process one direction may keep busy.
 ///
-/// The other direction needs as many, and whatever uses the bytes has the rest. Payload that is
-/// checked or sealed (`is_protected`) costs a CPU more for each byte, so it may have what is left.
+/// The other direction needs as many, and the code that uses the bytes has the rest. Checked or sealed payload
+/// (`is_protected`) costs more CPU per byte, so its share is larger.
 pub fn busy_cpus(cpus: usize, is_protected: bool) -> usize {
     let eighths = if is_protected { 4 } else { 3 };
     (cpus * eighths / 8).max(1)
 }
 
-/// The channels of each rail, where their number is not set.
+/// Returns the channels of each rail, where their number is not set.
 ///
-/// One TCP connection carries what one core copies, which is less than a fast NIC does: as many as
-/// keep the busy CPUs busy, up to four. Two at least, as there are two progress threads at least: one
-/// alone leaves the second CPU of two idle.
+/// One TCP connection carries as much as one core copies, which is less than a fast NIC does. So the count is enough to
+/// keep the busy CPUs busy, 4 at most. It is at least 2 for one rail: a single channel would leave the second of two
+/// progress threads idle.
 pub fn channels_per_rail(rails: usize, busy_cpus: usize) -> u32 {
     busy_cpus.max(2).div_ceil(rails.max(1)).clamp(1, 4) as u32
 }
 
-/// The channels to a peer over so many pairs of rails. `setting`: the number that is set, or 0.
+/// Returns the number of channels to a peer over `pairs` rail pairs. `setting`: the configured number, or 0.
 pub fn channels(setting: u32, pairs: usize, per_rail: u32) -> u32 {
     match setting {
-        // A peer has 64 rails at most, of four channels.
+        // A peer has at most 64 rails, each with 4 channels.
         0 => pairs as u32 * per_rail,
         channels => channels,
     }
 }
 
-/// The most incoming connections in the handshake at once: a 32nd of the limit of flows, at most an eighth of
-/// the file descriptors that the process may have, and at least 4.
+/// Returns the maximum number of incoming connections in the handshake at once: a 32nd of the limit of flows, at most
+/// an eighth of the file descriptors that the process may have, and at least 4.
 pub fn handshakes(flow_limit: u32, descriptors: u64) -> u32 {
     let share = u32::try_from(descriptors / 8).unwrap_or(u32::MAX);
     (flow_limit / 32).min(share).max(4)
 }
 
-/// The progress threads of a direction, where their number is not set.
+/// Returns the number of progress threads of a direction, where it is not set.
 ///
-/// One for each rail and for each channel to a peer, but no more than can run at once beside those of
-/// the other direction and whatever uses the bytes. `channels`: the number that is set, or 0.
+/// There is one for each rail and for each channel to a peer, but no more than can run at once next to the threads of
+/// the other direction and of the application. `channels`: the configured number, or 0.
 pub fn progress_threads(rails: usize, channels: u32, per_rail: u32, busy_cpus: usize) -> u32 {
     let wanted = match channels {
         0 => rails * per_rail as usize,
@@ -57,8 +55,8 @@ pub fn progress_threads(rails: usize, channels: u32, per_rail: u32, busy_cpus: u
     wanted.clamp(1, busy_cpus.max(2)) as u32
 }
 
-/// The size of the next chunk of a transfer over so many rails, of which `left` bytes are not cut yet.
-/// `most`: the largest chunk.
+/// Returns the size in bytes of the next chunk of a transfer over `rails` rails with `left` bytes not cut yet. `most`:
+/// the largest chunk.
 pub fn chunk_bytes(most: u64, rails: usize, left: u64) -> u64 {
     if rails < 2 {
         return most;
@@ -112,7 +110,7 @@ mod tests {
     #[test]
     fn channels_that_are_set_decide() {
         assert_eq!((channels(3, 4, 2), channels(1, 4, 2)), (3, 1));
-        // Each rail has a thread, if there are CPUs for it.
+        // Each rail has a thread if there are enough CPUs.
         assert_eq!([1, 3, 9].map(|set| progress_threads(2, set, 4, 6)), [2, 3, 6]);
         assert_eq!(progress_threads(8, 1, 4, 1), 2);
     }

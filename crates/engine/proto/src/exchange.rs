@@ -1,7 +1,7 @@
-//! The first words on a connection, as a state machine over bytes: the proof of both ends, the hello of the one that
-//! connected, the reply of the other. Its driver moves the bytes and decides who is welcome.
+//! Start of a connection, as a state machine over bytes: the credentials of both ends, the initiator's hello, the
+//! responder's reply. The driver moves the bytes and decides which engines are welcome.
 //!
-//! Beside it: which addresses of an engine are asked, and which strangers the user is asked about.
+//! Submodules decide which addresses of an engine to try, and which unauthenticated clients need the user's consent.
 
 mod admissions;
 mod introduction;
@@ -25,13 +25,13 @@ use crate::hello::{
 };
 use crate::reason::{ConnectReason, FIRST_WORDS, Whose};
 
-/// The first words on a connection, seen from one end.
+/// The exchange at the start of a connection, seen from one end.
 pub struct Exchange {
     talk: Talk,
-    /// Bytes that are still to be sent of the last message of this end.
+    /// Unsent bytes of this end's last message.
     output: Vec<u8>,
-    /// Room for the prefix of the next message and then its body, of which this much is filled. What follows belongs
-    /// to the flow.
+    /// Room for the prefix of the next message and then its body, filled up to `filled`. The bytes after it belong to
+    /// the flow.
     input: Vec<u8>,
     filled: usize,
     prefix: Option<Prefix>,
@@ -39,23 +39,23 @@ pub struct Exchange {
     proven_by: Option<Proof>,
 }
 
-/// What was said so far.
+/// State of the exchange.
 enum Talk {
-    /// Here: it connects, and has proven that it may. It will say this to that engine.
+    /// Initiator: has sent its credential. It will send `hello` to the engine `to`.
     FirstWords { initiator: Initiator, to: Option<InstanceId>, hello: Box<Hello> },
-    /// Here: it said its hello to this engine.
+    /// Initiator: has sent its hello to this engine.
     Introduced { to: InstanceId, keys: Keys },
-    /// There: nothing.
+    /// Responder: nothing received.
     Stranger,
-    /// There: it has proven that it may connect, and hears who this is.
+    /// Responder: the initiator has proven that it may connect, and gets this engine's identity.
     Answering(Responder),
-    /// There: it has proven who it is.
+    /// Responder: the initiator has proven its identity.
     Proven(Keys),
-    /// A message did not hold.
+    /// A message was invalid.
     Over,
 }
 
-/// The first words of the side that connects.
+/// First message of the initiator, and its hello.
 pub struct FirstWords {
     initiator: Initiator,
     first: Vec<u8>,
@@ -63,7 +63,7 @@ pub struct FirstWords {
     hello: Hello,
 }
 
-/// What the driver has to do next.
+/// Next action of the driver.
 #[derive(Debug)]
 pub enum Turn<'a> {
     /// Send some of these bytes, then [`Exchange::handle_written`].
@@ -72,39 +72,39 @@ pub enum Turn<'a> {
     Read(&'a mut [u8]),
 }
 
-/// What bytes brought about.
+/// Result of handling bytes.
 #[derive(Debug)]
 pub enum Event {
-    /// A hello came: decide, then [`Exchange::reply`].
+    /// A hello arrived: decide, then [`Exchange::reply`].
     Hello(Hello),
-    /// A reply came; a refusal may be in clear, and then proves nothing.
+    /// A reply arrived. A refusal may be in clear, and then proves nothing.
     Reply(Reply),
-    /// The reply is out.
+    /// The reply is sent.
     ReplySent,
-    /// It is over.
+    /// The exchange has ended.
     Fault(Fault),
 }
 
-/// Why an exchange came to nothing.
+/// Reason why an exchange failed.
 #[derive(Debug)]
 pub enum Fault {
-    /// It failed.
+    /// The connection failed.
     Failed(ConnectReason),
-    /// The other side's words are not what they should be.
+    /// The other side sent invalid bytes.
     Rejected(HelloError),
-    /// The side that connected proved nothing that counts here.
+    /// The initiator has no credential that is accepted here.
     Unproven(HandshakeError),
 }
 
-/// Makes the answer to the first message of a stranger.
+/// Makes the answer to the first message of an unauthenticated client.
 type Answer<'a> = &'a dyn Fn(&[u8]) -> Result<(Responder, Vec<u8>), HandshakeError>;
 
 impl FirstWords {
-    /// To the engine with this number, if it is known. A certificate of this engine, from this file, has to hold if
-    /// it is what proves.
+    /// Returns the first message to the engine with this number, if it is known. If the credential is this engine's
+    /// certificate, from this file, the certificate has to be valid.
     ///
     /// # Errors
-    /// The certificate does not hold, or the system gives no random bits.
+    /// The certificate is not valid, or the system gives no random bits.
     pub fn new(
         identity: &Identity,
         (proof, secret): (Proof, &Secret),
@@ -128,7 +128,7 @@ impl FirstWords {
 }
 
 impl Talk {
-    /// Most bytes of the next message.
+    /// Maximum number of bytes of the next message.
     fn most_bytes(&self) -> usize {
         match self {
             Self::FirstWords { .. } => MAX_CERTIFIED_BYTES,
@@ -141,12 +141,12 @@ impl Talk {
 }
 
 impl Exchange {
-    /// Of the side that was connected to.
+    /// Returns the exchange of the responder.
     pub fn accepting() -> Self {
         Self::new(Talk::Stranger, Vec::new())
     }
 
-    /// Of the side that connects.
+    /// Returns the exchange of the initiator.
     pub fn connecting(FirstWords { initiator, first, to, hello }: FirstWords) -> Self {
         let talk = Talk::FirstWords { initiator, to, hello: Box::new(hello) };
         Self::new(talk, Kind::First.framed(&first))
@@ -157,7 +157,7 @@ impl Exchange {
         Self { talk, output, input, filled: 0, prefix: None, names: Vec::new(), proven_by: None }
     }
 
-    /// What is to be done now.
+    /// Returns the driver's next action.
     pub fn turn(&mut self) -> Turn<'_> {
         match self.output.is_empty() {
             false => Turn::Write(&self.output),
@@ -165,15 +165,15 @@ impl Exchange {
         }
     }
 
-    /// So many bytes of the message are sent.
+    /// Records that this many bytes of the message are sent.
     pub fn handle_written(&mut self, bytes: usize) -> Option<Event> {
         self.output.drain(..bytes);
         let is_replied = self.output.is_empty() && matches!(self.talk, Talk::Proven(_));
         is_replied.then_some(Event::ReplySent)
     }
 
-    /// So many bytes came into the room; none are the end of the connection. `answer` makes the second message of the
-    /// handshake.
+    /// Records that this many bytes were read into the room; 0 is the end of the connection. `answer` makes the second
+    /// message of the handshake.
     pub fn handle_read(&mut self, bytes: usize, answer: Answer<'_>) -> Option<Event> {
         if bytes == 0 {
             return Some(Event::Fault(Fault::Failed(ConnectReason::Closed)));
@@ -186,7 +186,7 @@ impl Exchange {
                 if self.filled < PREFIX_BYTES {
                     return None;
                 }
-                // Before there is room for it: so a stranger gets no more than it may need.
+                // Checked before allocating: an unauthenticated client gets no more room than it may need.
                 let max = self.talk.most_bytes();
                 match Prefix::decode(prefix).and_then(|prefix| prefix.within(max)) {
                     Ok(prefix) => prefix,
@@ -216,32 +216,32 @@ impl Exchange {
         }
     }
 
-    /// The words for a Polyrail that is not welcome, in clear.
+    /// Returns the refusal, in clear, for a Polyrail engine that is not welcome.
     pub fn goodbye(code: RefusedCode, reason: &str) -> Vec<u8> {
         Kind::Refusal.framed(&Reply::Refused { code, reason: reason.to_owned() }.encode())
     }
 
-    /// Whether the other side has proven who it is.
+    /// Returns whether the other side has proven its identity.
     pub fn is_proven(&self) -> bool {
         matches!(self.talk, Talk::Introduced { .. } | Talk::Proven(_))
     }
 
-    /// Whether the side that connected has sent nothing yet.
+    /// Returns whether the initiator has sent nothing yet.
     pub fn is_unheard(&self) -> bool {
         matches!(self.talk, Talk::Stranger) && self.prefix.is_none() && self.filled == 0
     }
 
-    /// The names on the certificate of the other side, once it holds; none if it proved something else.
+    /// Returns the names on the other side's valid certificate; empty if its credential is another one.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// How the side that connected has proven that it may; `None` on that side, and before.
+    /// Returns the credential that the initiator has used; `None` on the initiator's side, and before.
     pub fn proven_by(&self) -> Option<Proof> {
         self.proven_by
     }
 
-    /// The event that is waited for, as reasons say it.
+    /// Returns the event that the exchange waits for, worded for error reasons.
     pub fn waits_for(&self) -> &'static str {
         match self.output.is_empty() {
             false => "room to write",
@@ -249,7 +249,7 @@ impl Exchange {
         }
     }
 
-    /// The keys of the flow that follows, once both ends are proven.
+    /// Returns the keys of the flow that follows, once both ends are proven.
     pub fn into_keys(self) -> Option<Keys> {
         match self.talk {
             Talk::Introduced { keys, .. } | Talk::Proven(keys) => Some(keys),
@@ -257,7 +257,7 @@ impl Exchange {
         }
     }
 
-    /// A message came as a whole.
+    /// Handles a whole message.
     fn handle_message(
         &mut self,
         kind: Kind,
@@ -286,7 +286,7 @@ impl Exchange {
         }
     }
 
-    /// Here: the other side has shown who it is.
+    /// Initiator: the other side has proven its identity.
     fn introduce(
         &mut self,
         mut initiator: Initiator,
@@ -306,7 +306,7 @@ impl Exchange {
         Ok(None)
     }
 
-    /// Here: the other side answers the hello.
+    /// Initiator: the other side answers the hello.
     fn handle_reply(
         &mut self,
         to: InstanceId,
@@ -323,7 +323,7 @@ impl Exchange {
         Ok(Some(Event::Reply(reply)))
     }
 
-    /// There: it shows who it is, and says its hello.
+    /// Responder: the other side proves its identity, and sends its hello.
     fn handle_hello(&mut self, responder: Responder, third: &[u8]) -> Result<Option<Event>, Fault> {
         let Proven { initiator, proof, names, words, keys } =
             responder.finish(third).map_err(Fault::Unproven)?;

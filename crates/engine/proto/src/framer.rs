@@ -1,32 +1,32 @@
-//! Turns chunks into records: the sending end of a flow's framing, as [`crate::FrameReader`] is the receiving one.
+//! Turns chunks into records: the sending counterpart of [`crate::FrameReader`] in a flow's framing.
 //!
-//! A [`Framer`] knows how payload is protected and how long records are. The driver gives it a chunk's header and says
-//! where the payload is ([`PayloadSource`]). The framer appends the head to a batch of bytes, and behind it the payload
-//! that is sealed or small. The driver sends all other payload itself, from where it lies.
+//! A [`Framer`] holds the protection of payload and the length of records. The driver passes a chunk's header and a
+//! source of its payload ([`PayloadSource`]). The framer appends the header to a batch of bytes, followed by the
+//! payload if it is sealed or small. The driver sends all other payload itself, without copying it.
 
 use polyrail_secure::{MAX_SEALED_BYTES, RECORD_HEADER_BYTES, Sealer};
 
 use crate::plan::Piece;
 use crate::wire::{CHUNK_HEADER_BYTES, ChunkHeader, Flags, SharedPlace};
 
-/// Bytes of a record with payload: long enough that a record costs little more than its bytes, short
-/// enough to stay in the cache between copy, cipher and system call.
+/// Bytes of a record with payload: long enough that a record costs little more than its bytes, short enough to stay in
+/// the cache between copy, cipher and system call.
 const RECORD_BYTES: usize = 64 << 10;
-/// Payload up to this size is copied behind its head: cheaper than a piece of its own in a system call.
+/// Maximum size of payload that is copied behind its header: cheaper than its own piece in a system call.
 const COPIED_BYTES: u32 = 512;
 
-/// The protection of payload on its way. Heads are always sealed.
+/// Protection of payload on the wire. Headers are always sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// Not at all.
+    /// No protection.
     None,
-    /// By a CRC-32C in its head; see [`Flags::CHECKSUM`].
+    /// A CRC-32C in the chunk's header; see [`Flags::CHECKSUM`].
     Checksum,
-    /// It is sealed as its head is.
+    /// Sealed, as the chunk's header is.
     Sealed,
 }
 
-/// Makes frames of chunks, and records of frames.
+/// Makes frames from chunks, and records from frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Framer {
     protection: Protection,
@@ -37,54 +37,54 @@ pub struct Framer {
 /// Payload of a frame that is outside the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framed {
-    /// Bytes of payload that were copied behind the record, as they are.
+    /// Bytes of payload that were copied behind the record, unsealed.
     pub copied: u32,
-    /// Bytes of payload that were neither copied nor sealed: the driver sends them behind the batch.
+    /// Bytes of payload that were neither copied nor sealed: the driver sends them after the batch.
     pub outside: u32,
 }
 
 /// Payload of one chunk, as the driver reads it.
 pub trait PayloadSource {
-    /// The reason why payload can't be read at all.
+    /// Reason why payload can't be read at all.
     type Error;
 
-    /// The CRC-32C of `head`, continued over the payload.
+    /// Returns the CRC-32C of `head`, continued over the payload.
     ///
     /// # Errors
     /// If the driver has to give the connection up.
     fn checksum(&self, head: &[u8]) -> Result<u32, Self::Error>;
 
-    /// Appends the whole payload to `to`, in parts of at most [`Sink::room`] bytes. Returns false if it can't: all
-    /// of it then counts as outside the records, and the driver finds out why when it sends it.
+    /// Appends the whole payload to `to`, in parts of at most [`Sink::room`] bytes. Returns false if the payload can't
+    /// be read. All of it then counts as outside the records, and the driver finds the reason when it sends it.
     fn append(&self, to: &mut Sink<'_>) -> bool;
 }
 
-/// Takes payload, and makes records of it where it is sealed.
+/// Collects payload, and splits it into records if it is sealed.
 #[derive(Debug)]
 pub struct Sink<'a> {
     out: &'a mut Vec<u8>,
     records: Option<Records<'a>>,
 }
 
-/// The records of sealed payload.
+/// Records of sealed payload.
 #[derive(Debug)]
 struct Records<'a> {
     sealer: &'a mut Sealer,
-    /// The offset in `out` of the record that is being filled.
+    /// Offset in `out` of the record that is being filled.
     begin: usize,
-    /// Its greatest length in bytes, its lengths included.
+    /// Maximum length of a record in bytes, its header included.
     most: usize,
 }
 
 impl Framer {
-    /// A framer with records of 64 KiB, which copies payload of up to 512 bytes behind its head.
+    /// Returns a framer with records of 64 KiB, which copies payload of up to 512 bytes behind its header.
     pub fn new(protection: Protection) -> Self {
         Self { protection, record_bytes: RECORD_BYTES, copied_bytes: COPIED_BYTES }
     }
 
-    /// The same with other sizes in bytes, for drivers that vary them. A record has at most `record_bytes`, its lengths
-    /// included and its tag not; but a head is never cut. A size that no record can have counts as the nearest one
-    /// that a record can have. Payload of up to `copied_bytes` is copied if it is not sealed.
+    /// Sets other sizes in bytes, for drivers that vary them. A record has at most `record_bytes`, its header included
+    /// and its tag not; but a chunk's header is never split. A size that no record can have is clamped. Payload of up
+    /// to `copied_bytes` is copied if it is not sealed.
     #[must_use]
     pub fn with_sizes(self, record_bytes: usize, copied_bytes: u32) -> Self {
         let most = RECORD_HEADER_BYTES + MAX_SEALED_BYTES;
@@ -100,7 +100,7 @@ impl Framer {
     }
 
     /// Appends the frame of a chunk. `pieces` and `meta` must be what the header announces, and `payload` must have as
-    /// many bytes. Sets the flag and the field of a checksum itself. Where the header says that the payload travels
+    /// many bytes. The framer sets the checksum flag and field itself. If the header says that the payload travels
     /// elsewhere, none of it is appended.
     ///
     /// # Errors
@@ -149,8 +149,8 @@ impl Framer {
 }
 
 impl Sink<'_> {
-    /// Returns how many bytes may be put behind [`Self::out`] now, at least one. Seals a record that is full, and
-    /// begins the next one.
+    /// Returns how many bytes may be put behind [`Self::out`] now, at least one. Seals a full record, and begins the
+    /// next one.
     #[inline]
     pub fn room(&mut self) -> u64 {
         let Some(records) = &mut self.records else { return u64::MAX };
@@ -161,13 +161,13 @@ impl Sink<'_> {
         (records.most - (self.out.len() - records.begin)) as u64
     }
 
-    /// The bytes so far. The payload's next ones go behind them; those that are there stay as they are.
+    /// Returns the bytes so far. Append the next bytes of the payload to them; leave the existing ones unchanged.
     #[inline]
     pub fn out(&mut self) -> &mut Vec<u8> {
         self.out
     }
 
-    /// Seals what was put in since the last record.
+    /// Seals the bytes added since the last record.
     fn end(self) {
         if let Some(records) = self.records {
             records.sealer.seal(self.out, records.begin, 0);

@@ -1,19 +1,17 @@
-//! What two engines say to each other before the first frame, and the card by which they find
-//! each other.
+//! Messages of two engines before the first frame, and the engine info (card) by which they find each other.
 //!
-//! A connection begins with the three messages of the handshake (see [`polyrail_secure`]). The third
-//! carries the **hello** of the side that connected; the **reply** is the first record of the other. Each has a
-//! prefix, which will never change, so that an engine of another version gets a clear refusal instead
-//! of looking like garbage:
+//! A connection begins with the three messages of the handshake (see [`polyrail_secure`]). The third carries the
+//! **hello** of the initiator; the **reply** is the first record of the responder. Each message has a prefix that will
+//! never change, so an engine of another version gets a clear refusal and is not mistaken for garbage:
 //!
 //! ```text
 //! 0  "PLYR"   4 version u16   6 kind u16   8 body_len u32
 //! kinds: 1 first, 2 second, 3 third message; 4 reply, a record; 5 refusal, in clear
 //! ```
 //!
-//! A refusal in clear comes before anything is proven: it proves nothing either.
+//! A refusal in clear is sent before anything is proven, so it proves nothing.
 
-// `card` is how engines find each other, `prefix` what stands before each message.
+// `card` holds the engine info, `prefix` the start of each message.
 mod card;
 mod network;
 mod prefix;
@@ -29,73 +27,73 @@ use crate::codec::{Reader, put_text};
 use crate::id::InstanceId;
 use crate::wire::{RING_BYTES, SharedPlace, WIRE_VERSION};
 
-/// The first bytes on every connection.
+/// First bytes on every connection.
 pub const MAGIC: [u8; 4] = *b"PLYR";
 /// Bytes of the prefix.
 pub const PREFIX_BYTES: usize = 12;
-/// Most bytes after the prefix, where no certificate is in them.
+/// Maximum bytes after the prefix of a message without a certificate.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
-/// Most bytes after the prefix of a message that may show a certificate.
+/// Maximum bytes after the prefix of a message that may contain a certificate.
 pub const MAX_CERTIFIED_BYTES: usize = MAX_BODY_BYTES + MAX_SHOWN_BYTES;
-/// Most rails of an engine.
+/// Maximum number of rails of an engine.
 pub const MAX_RAILS: usize = 64;
 
 const MAX_REASON_BYTES: usize = 512;
 
-/// The first words of the side that connected.
+/// Hello of the initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hello {
-    /// This connection is a flow: its data goes from the connecting side to the other.
+    /// Opens a flow: data goes from the initiator to the responder.
     Flow(FlowHello),
-    /// Tell me who you are; here is who I am.
+    /// Requests the responder's metadata, and gives the initiator's.
     Introduction(Metadata),
 }
 
-/// Which flow a connection is.
+/// Identifies the flow that a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowHello {
-    /// Who connects.
+    /// Card of the initiator.
     pub card: Card,
     /// Lets the other side connect back.
     pub capability: Capability,
-    /// Whom it means to reach; another instance must refuse.
+    /// Instance that the initiator means to reach; another instance must refuse.
     pub target: InstanceId,
-    /// Rail of the connecting side, by its card.
+    /// Rail of the initiator, by its card.
     pub from_rail: u16,
-    /// Rail of the other side, by its card.
+    /// Rail of the responder, by its card.
     pub to_rail: u16,
     /// The flow's channel.
     pub channel: u32,
-    /// Which flow of all flows of this direction.
+    /// Index among all flows of this direction.
     pub flow: u32,
-    /// How many flows this direction has.
+    /// Number of flows of this direction.
     pub flows: u32,
-    /// Counts the connections of this flow; a later one replaces an earlier one.
+    /// Number of the flow's connection; a later one replaces an earlier one.
     pub epoch: u64,
-    /// Chunks that the channel may have in flight: how often to acknowledge follows from it.
+    /// Maximum chunks that the channel may have in flight. The frequency of acknowledgements follows from it.
     pub window_chunks: u32,
     /// Features in use on this flow.
     pub capabilities: Capabilities,
-    /// Memory through which the connection's bytes may go. The other side says in the memory itself,
-    /// before it replies, whether it has opened it.
+    /// Memory through which the connection's bytes may go. The responder writes into that memory, before it replies,
+    /// whether it has opened it.
     pub stream: Option<SharedPlace>,
 }
 
-/// The answer.
+/// Reply to a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Welcome.
+    /// The hello is accepted.
     Accepted(Metadata),
-    /// No, and why.
+    /// The hello is refused.
     Refused {
-        /// For programs.
+        /// Code, for programs.
         code: RefusedCode,
-        /// For people.
+        /// Reason, for people.
         reason: String,
     },
 }
 
-/// Why a connection is refused.
+/// Reason why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 #[non_exhaustive]
@@ -122,11 +120,11 @@ pub enum RefusedCode {
     NotAdmitted = 10,
     /// The user there has not said yet whether the peer is wanted.
     Undecided = 11,
-    /// No secret was proven that counts there.
+    /// The initiator has no credential that is accepted there.
     Unproven = 12,
-    /// It takes no certificates.
+    /// The engine takes no certificates.
     NoCertificates = 13,
-    /// No CA that it trusts vouches for the certificate.
+    /// The certificate was not issued by a CA that the engine trusts.
     CertificateUntrusted = 14,
     /// The certificate has expired, by the clock there.
     CertificateExpired = 15,
@@ -138,12 +136,12 @@ pub enum RefusedCode {
     NameNotAllowed = 18,
     /// The certificate can't be read.
     CertificateMalformed = 19,
-    /// The certificate is of somebody else than the engine that shows it.
+    /// The certificate belongs to an engine other than the one that presents it.
     CertificateStatement = 20,
 }
 
 impl RefusedCode {
-    /// The words for a peer that is refused by where it stands.
+    /// Returns the text for a peer that is refused because of its state.
     pub fn words(self) -> &'static str {
         match self {
             Self::Removed => "it has removed this engine: its user has to add this one again",
@@ -153,7 +151,7 @@ impl RefusedCode {
         }
     }
 
-    /// Returns whether it is about the certificate of the side that is refused.
+    /// Returns whether the code is about the certificate of the refused side.
     pub fn is_about_certificate(self) -> bool {
         (Self::CertificateUntrusted as u16..=Self::CertificateStatement as u16)
             .contains(&(self as u16))
@@ -187,35 +185,35 @@ impl RefusedCode {
     }
 }
 
-/// Bytes that are no hello of this version.
+/// Bytes that are not a valid hello of this version.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HelloError {
-    /// Not Polyrail at all.
+    /// The connection does not speak Polyrail's protocol.
     #[error("{}", foreign(*.got))]
     NotPolyrail {
         /// The first bytes.
         got: [u8; 4],
     },
-    /// Polyrail of another version.
+    /// The peer speaks another version of the protocol.
     #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
     Version {
         /// The peer's version.
         got: u16,
     },
-    /// A kind of hello that this version does not know.
+    /// The kind of hello is unknown to this version.
     #[error("field kind is {got}, allowed is {allowed}")]
     Kind {
         /// The kind read.
         got: u16,
-        /// What may stand there.
+        /// Allowed values.
         allowed: &'static str,
     },
-    /// A hello that is larger than any can be.
+    /// The hello is larger than the limit.
     #[error("hello of {got} bytes, allowed is {max}")]
     TooLarge {
         /// The announced length.
         got: u32,
-        /// The most that it may be.
+        /// The limit.
         max: u32,
     },
     /// The body can't be read.
@@ -223,7 +221,7 @@ pub enum HelloError {
     Body(#[from] DecodeError),
 }
 
-/// What speaks there in place of an engine, as far as its first bytes tell.
+/// Describes a foreign protocol by its first bytes.
 fn foreign(got: [u8; 4]) -> String {
     let language = match &got {
         b"HTTP" | b"GET " | b"HEAD" | b"POST" | b"PUT " | b"PRI " => "HTTP",
@@ -235,7 +233,7 @@ fn foreign(got: [u8; 4]) -> String {
 }
 
 impl Hello {
-    /// The hello as bytes.
+    /// Returns the hello as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -251,7 +249,7 @@ impl Hello {
         out
     }
 
-    /// Reads what [`Self::encode`] made.
+    /// Reads the output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let mut reader = Reader::new("hello", bytes);
         let hello = match reader.u16("purpose")? {
@@ -266,7 +264,7 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Who says it.
+    /// Returns the card of the sender.
     pub fn card(&self) -> &Card {
         match self {
             Self::Flow(flow) => &flow.card,
@@ -276,7 +274,7 @@ impl Hello {
 }
 
 impl Reply {
-    /// The reply as bytes.
+    /// Returns the reply as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -292,7 +290,7 @@ impl Reply {
         out
     }
 
-    /// Reads what [`Self::encode`] made.
+    /// Reads the output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let mut reader = Reader::new("reply", bytes);
         let reply = match reader.u16("code")? {
@@ -308,15 +306,15 @@ impl Reply {
     }
 }
 
-/// Why a flow is not welcome where its peer should be.
+/// Refusal text for a flow that reaches another engine than its peer.
 pub const ANOTHER: &str =
     "another engine listens there: it was started again, or the address leads elsewhere";
 
 impl FlowHello {
-    /// Whether the engine with this card, which allows so many flows, can have the flow.
+    /// Checks whether the engine with this card and this limit of flows can accept the flow.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for refusing the flow.
     pub fn check(&self, own: &Card, flow_limit: u32) -> Result<(), (RefusedCode, String)> {
         if self.target != own.instance {
             return Err((RefusedCode::WrongInstance, ANOTHER.to_owned()));
@@ -332,7 +330,7 @@ impl FlowHello {
         Ok(())
     }
 
-    /// What who connects hands over of itself.
+    /// Returns the metadata of the initiator.
     pub fn metadata(&self) -> Metadata {
         Metadata { card: self.card.clone(), capability: self.capability.clone() }
     }

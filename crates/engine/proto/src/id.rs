@@ -1,11 +1,11 @@
-//! Names of things. Each is a type of its own, so that one can't stand where another belongs.
+//! Identifiers. Each has its own type, so one can't be used for another.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One run of one engine: 128 random bits drawn when it starts.
+/// One run of one engine: the first 128 bits of a hash of its public key.
 ///
-/// A peer that restarts has another instance; nothing meant for the old one reaches the new one.
+/// A peer that restarts has another instance; messages for the old one never reach the new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId(pub u128);
 
@@ -32,15 +32,15 @@ impl fmt::Display for TransferId {
     }
 }
 
-/// What a peer must present to touch a registered region.
+/// Key that a peer must present to access a registered region.
 ///
-/// `slot` finds it, `generation` says which registration of the slot is meant (for a readable
-/// error), `nonce` is 64 random bits that a peer knows only if it was told.
+/// `slot` finds the region. `generation` says which registration of the slot is meant (for a readable error). `nonce`
+/// is 64 random bits, known only to peers that were given the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionKey {
     /// Index in the registration table.
     pub slot: u32,
-    /// How many regions the slot has held before, plus one.
+    /// Number of regions that the slot has held before, plus one.
     pub generation: u32,
     /// Random bits drawn at registration.
     pub nonce: u64,
@@ -56,17 +56,17 @@ impl fmt::Display for FlowIndex {
     }
 }
 
-/// A moment, in nanoseconds since an origin that the driver chooses.
+/// A point in time, in nanoseconds since an origin that the driver chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// How long ago `earlier` was; zero if it is not in the past.
+    /// Returns the time since `earlier`; zero if it is not in the past.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The moment `delay` from now; saturates far in the future.
+    /// Returns the time `delay` later; saturates far in the future.
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)))
     }

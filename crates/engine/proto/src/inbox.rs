@@ -1,26 +1,26 @@
-//! The notifications that wait to be taken. Their number and their bytes are bounded.
+//! Notifications waiting to be taken, bounded in number and bytes.
 //!
-//! Each peer has an equal share, and the engine stops reading from a peer whose share is full. Of peers that are gone
-//! the inbox keeps at most one more inbox.
+//! Each peer has an equal share, and the engine stops reading from a peer whose share is full. For all peers that are
+//! gone together, the queue keeps at most one more full inbox.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes for each notification that the inbox has room for, and at least in all: short ones are
-/// bounded by their number, and a few long ones fit into any inbox.
+/// Bytes for each notification that the inbox has room for, and the minimum in all: short ones are bounded by their
+/// number, and a few long ones fit into any inbox.
 const BYTES_EACH: usize = 1 << 10;
 const BYTES_MIN: usize = 1 << 20;
 
 /// A notification, as an inbox counts it.
 pub trait Letter {
-    /// The share of the peer that sent it.
+    /// Returns the share of the peer that sent it.
     fn share(&self) -> &InboxShare;
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// The part of the inbox that one peer takes up. Changed with the inbox's lock held only.
+/// Part of the inbox that one peer takes up. Changed only under the inbox's lock.
 #[derive(Default)]
 pub struct InboxShare {
     waiting: AtomicUsize,
@@ -30,21 +30,21 @@ pub struct InboxShare {
     paused: AtomicBool,
 }
 
-/// The most that an inbox may hold, and the number of peers that share it.
+/// Limits of an inbox, and the number of peers that share it.
 pub struct InboxLimits {
     limit: Amount,
-    /// Peers that share it.
+    /// Peers that share the inbox.
     peers: AtomicUsize,
 }
 
-/// The notifications that wait, the oldest first.
+/// Waiting notifications, oldest first.
 pub struct InboxQueue<L> {
     waiting: VecDeque<L>,
-    /// The part of it that is of peers that are gone.
+    /// The part that comes from peers that are gone.
     left: Amount,
 }
 
-/// Notifications, and their bytes.
+/// A number of notifications, and their bytes.
 #[derive(Clone, Copy, Default)]
 struct Amount {
     number: usize,
@@ -75,35 +75,36 @@ impl InboxShare {
 }
 
 impl InboxLimits {
-    /// Room for so many notifications. No peer has a share yet.
+    /// Returns limits with room for `number` notifications. No peer has a share yet.
     pub fn new(number: usize) -> Self {
         let limit = Amount { number, bytes: (number * BYTES_EACH).max(BYTES_MIN) };
         Self { limit, peers: AtomicUsize::new(0) }
     }
 
-    /// One more peer shares the inbox.
+    /// Records that one more peer shares the inbox.
     pub fn peer_joined(&self) {
         self.peers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One peer less shares the inbox: the others have larger shares. [`InboxQueue::peer_left`] follows.
+    /// Records that one peer less shares the inbox, which enlarges the others' shares. [`InboxQueue::peer_left`]
+    /// follows.
     pub fn peer_left(&self) {
         self.peers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns whether flows of the peer must not be read because its share is full. If so,
-    /// [`Self::resume`] says when they may be.
+    /// Returns whether flows of the peer must not be read because its share is full. If so, [`Self::resume`] says when
+    /// they may be read again.
     #[inline]
     pub fn must_pause(&self, share: &InboxShare) -> bool {
         if !self.is_full(share) {
             return false;
         }
         share.paused.store(true, Ordering::SeqCst);
-        // SeqCst on both: either we see what was taken meanwhile, or the taker sees the pause.
+        // SeqCst on both: either this thread sees what was taken meanwhile, or the taker sees the pause.
         self.is_full(share)
     }
 
-    /// Returns whether the caller has to make flows of the peer read again. One caller gets that answer.
+    /// Returns whether the caller has to make the peer's flows read again. Only one caller gets true.
     pub fn resume(&self, share: &InboxShare) -> bool {
         !self.is_full(share)
             && share.paused.load(Ordering::SeqCst)
@@ -125,7 +126,7 @@ impl<L> Default for InboxQueue<L> {
 }
 
 impl<L: Letter> InboxQueue<L> {
-    /// Adds a notification. Returns how many old ones of peers that are gone the queue has dropped for it.
+    /// Adds a notification. Returns how many old ones of peers that are gone were dropped for it.
     pub fn push(&mut self, letter: L, limits: &InboxLimits) -> usize {
         let (share, bytes) = (letter.share(), letter.bytes());
         share.waiting.fetch_add(1, Ordering::SeqCst);
@@ -137,8 +138,8 @@ impl<L: Letter> InboxQueue<L> {
         self.forget_oldest(limits.limit)
     }
 
-    /// The peer of this share is gone, and what it left waits on. Returns how many old notifications of peers that are
-    /// gone the queue has dropped for it.
+    /// Marks the peer of this share as gone; its notifications keep waiting. Returns how many old notifications of
+    /// peers that are gone were dropped for them.
     pub fn peer_left(&mut self, share: &InboxShare, limits: &InboxLimits) -> usize {
         share.is_gone.store(true, Ordering::Relaxed);
         self.left.add(share.amount());
@@ -163,7 +164,8 @@ impl<L: Letter> InboxQueue<L> {
         self.waiting.len()
     }
 
-    /// Peers that come, leave something and go must not fill the memory, where no caller takes it.
+    /// Drops the oldest notifications of peers that are gone, so that peers that come, notify and leave don't fill the
+    /// memory if no caller takes notifications.
     fn forget_oldest(&mut self, limit: Amount) -> usize {
         let (before, left) = (self.left.number, &mut self.left);
         if left.is_over(limit) {
@@ -179,7 +181,7 @@ impl<L: Letter> InboxQueue<L> {
     }
 }
 
-/// A notification waits no longer. `left`: how much is of peers that are gone.
+/// Takes a notification out of the counts. `left`: the amount that comes from peers that are gone.
 fn taken(letter: &impl Letter, left: &mut Amount) {
     let (share, bytes) = (letter.share(), letter.bytes());
     share.waiting.fetch_sub(1, Ordering::SeqCst);

@@ -1,26 +1,26 @@
-//! The protocol of Polyrail as a state machine: no socket, no clock, no thread, no payload.
+//! Polyrail's protocol as a state machine: no socket, no clock, no thread, no payload.
 //!
-//! Each of two engines that know each other has the other as a [`peer`] with two halves. Each half has the core of a
-//! direction: a [`Sender`], a [`Receiver`]. Drivers (the engine over TCP, the tests over a simulated network) follow one
-//! contract:
+//! Each of two connected engines represents the other as a [`peer`] with two sides. Each side has the core of a
+//! direction: a [`Sender`], a [`Receiver`]. Drivers (the engine over TCP, the tests over a simulated network) follow
+//! one contract:
 //!
 //! * commands go in by plain verbs (`submit`, `cancel`), facts by `handle_*`, each with the time;
 //! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_*`;
 //! * payload never enters, but for what a [`Framer`] copies or seals: a chunk names places in memory, the driver moves
 //!   the bytes.
 //!
-//! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
-//! the other; [`wire`] says how both are framed, a [`Framer`] makes records of chunks, and [`FrameReader`] turns a byte
-//! stream back into chunks without copying payload. [`hello`] is what the two ends say before the first frame.
+//! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements the other. [`wire`]
+//! defines how both are framed, a [`Framer`] makes records from chunks, and [`FrameReader`] turns a byte stream back
+//! into chunks without copying payload. [`hello`] defines the messages before the first frame.
 //!
-//! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
-//! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
-//! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
-//! comes and goes ([`life`]), how much each peer may have ([`budget`], [`quotas`]) and leave in the [`inbox`], which
-//! region a key finds ([`regions`]), which bytes of a ring are out ([`ring`]), how far a copy within the host is
-//! ([`copying`]), whether two processes share memory ([`sharing`]), how long a progress thread stays with a flow, polls
-//! and sleeps ([`progress`]), what became of transfers ([`tally`]), how often a line of the log is written that others
-//! cause ([`seldom`]), and defaults that follow from the machine ([`defaults`]).
+//! Policies are here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and
+//! which rails are paired ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]),
+//! when acknowledgements leave ([`AckQueue`]), when flows stall, rest and reconnect ([`liveness`]), how a peer comes
+//! and goes ([`life`]), how much each peer may use ([`budget`], [`quotas`]) and leave in the [`inbox`], which region a
+//! key finds ([`regions`]), which bytes of a bounce buffer are in use ([`ring`]), the progress of a copy within the
+//! host ([`copying`]), whether two processes share memory ([`sharing`]), how long a progress thread stays with a flow,
+//! polls and sleeps ([`progress`]), the counts of transfers ([`tally`]), how often to log a line that peers can trigger
+//! ([`seldom`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

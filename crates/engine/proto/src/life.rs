@@ -1,10 +1,9 @@
-//! The life of a peer as one engine sees it: its state, the events that change it, the action that
-//! follows. The driver reports events and carries out actions.
+//! Life of a peer as one engine sees it: its state, the events that change it, the resulting actions. The driver
+//! reports events and carries out actions.
 //!
-//! A peer outlives its sessions: `Unknown`, `Lost` and `Removed` are states of an instance that has
-//! no session, and are kept with what is remembered of it. All others are states of a session.
-//! Where one session ends for another ([`Action::BeginAnew`]), the state that follows is that of
-//! the new one.
+//! A peer outlives its sessions: `Unknown`, `Lost` and `Removed` are states of an instance without a session, and are
+//! kept together with what is remembered of it. All others are states of a session. Where one session ends for another
+//! ([`Action::BeginAnew`]), the state that follows is that of the new one.
 //!
 //! | state | the user adds it | the user removes it | it says hello | it leaves or falls silent |
 //! |---|---|---|---|---|
@@ -15,14 +14,13 @@
 //! | `Lost` | `New` | `Removed` | `New` | |
 //! | `Removed` | `New` | stays | refused | |
 //!
-//! `Removed` is by the user's will alone, and the user alone ends it. From every other state a peer
-//! comes back by itself, when either end adds the other again.
+//! Only the user sets and ends `Removed`. From every other state a peer comes back by itself, when either end adds the
+//! other again.
 //!
-//! Both ends count transfers, so an end that has lost the other must not go on with it as if nothing
-//! had been. Each session of a peer has a number. Every hello carries the session of its sender, and
-//! the session of the receiver that the sender has heard ([`Epoch`]). A session that either end has
-//! given up never comes back: its hellos are refused for good ([`Greeter`]), which ends it at the
-//! other side as well.
+//! Both ends count transfers, so an end that has lost the other must not continue with it as if nothing had happened.
+//! Each session of a peer has a number. Every hello carries the session of its sender, and the receiver's session as
+//! last received by the sender ([`Epoch`]). A session that either end has given up never comes back: its hellos are
+//! refused for good ([`Greeter`]), which ends it at the other side as well.
 
 mod attempts;
 mod epoch;

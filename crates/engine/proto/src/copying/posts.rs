@@ -1,9 +1,9 @@
-//! The copies that a thread has posted for CPUs, and whose end it has not seen.
+//! Copies that a thread has posted for CPUs and whose completion it has not seen.
 
-/// The most operations that are told apart. A thread with as many has "many" outstanding.
+/// Maximum number of operations to track. A thread with this many has "many" outstanding.
 const MOST: usize = 8;
 
-/// The newest operations that a thread has posted for CPUs to copy, by address, the oldest first.
+/// Newest operations that a thread has posted for CPUs to copy, by address, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub struct Posts {
     ops: [usize; MOST],
@@ -11,7 +11,7 @@ pub struct Posts {
 }
 
 impl Posts {
-    /// The posts of a thread that has nothing outstanding.
+    /// Posts of a thread with nothing outstanding.
     pub const NONE: Self = Self { ops: [0; MOST], count: 0 };
 
     /// Returns whether the thread has nothing outstanding.
@@ -20,10 +20,10 @@ impl Posts {
         self.count == 0
     }
 
-    /// The thread posts an operation. Returns how many it has outstanding besides, 8 at most.
+    /// Records a posted operation. Returns how many others are outstanding, 8 at most.
     #[inline]
     pub fn note_post(&mut self, op: usize) -> u32 {
-        // Its memory is used again: another thread has seen the end of the one before.
+        // The operation's memory was reused: another thread has seen the previous one complete.
         self.remove(op);
         let outstanding = self.count as u32;
         if self.count == MOST {
@@ -34,8 +34,8 @@ impl Posts {
         outstanding
     }
 
-    /// The thread sees that an operation is over, or no longer waits for it. If it is the newest, the thread waits for
-    /// what it posts, and all are removed.
+    /// Records that the thread has seen the end of an operation, or no longer waits for it. If the operation is the
+    /// newest, the thread waits for each of its posts, and all are removed.
     #[inline]
     pub fn note_end(&mut self, op: usize) {
         if self.ops[..self.count].last() == Some(&op) {
@@ -79,7 +79,7 @@ mod tests {
         let outstanding: Vec<u32> = (0..2 * MOST).map(|op| posts.note_post(op)).collect();
         assert_eq!(outstanding[..MOST], [0, 1, 2, 3, 4, 5, 6, 7]);
         assert!(outstanding[MOST..].iter().all(|count| *count == MOST as u32), "{outstanding:?}");
-        // In the order in which they were posted.
+        // In posting order.
         (0..2 * MOST - 2).for_each(|op| posts.note_end(op));
         assert_eq!(posts.note_post(0), 2);
     }

@@ -1,4 +1,4 @@
-//! The progress of a job that several threads copy.
+//! Progress of a copy that several threads share.
 
 use std::fmt::Display;
 use std::io;
@@ -6,20 +6,20 @@ use std::io;
 use super::pieces::{CopyPart, Cursor, after};
 use crate::sender::Failure;
 
-/// The reason for which a job was not copied to its end.
+/// Reason why a job was not copied to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It is not wanted any more.
+    /// The transfer failed.
     For(Failure),
     /// A region has ended. The rails find out at which end.
     RegionEnded,
-    /// It can't be copied this way, for this reason. The rails may still carry it.
+    /// The job can't be copied this way, for this reason. The rails may still carry it.
     Impossible(String),
     /// A device of this process failed with this error. The rails may still carry the bytes.
     Device(String),
 }
 
-/// The pieces of a job that threads have claimed, and the reason for its stop if it has stopped.
+/// Pieces of a job that threads have claimed, and the reason if the job has stopped.
 #[derive(Debug)]
 pub struct Progress {
     parts: usize,
@@ -30,7 +30,7 @@ pub struct Progress {
 }
 
 impl Stop {
-    /// Returns the stop that follows from an error of a device.
+    /// Returns the stop for a device error.
     pub fn device(error: impl Display) -> Self {
         Self::Device(error.to_string())
     }
@@ -38,7 +38,7 @@ impl Stop {
 
 impl From<io::Error> for Stop {
     fn from(error: io::Error) -> Self {
-        // The peer has ended the region, or has given this process up, which does not know it yet.
+        // The peer has ended the region, or has given up this process, which does not know yet.
         match error.kind() {
             io::ErrorKind::StaleNetworkFileHandle => Self::RegionEnded,
             _ => Self::Impossible(error.to_string()),
@@ -47,13 +47,13 @@ impl From<io::Error> for Stop {
 }
 
 impl Progress {
-    /// Begins with a job of so many parts, of which nothing is claimed.
+    /// Starts a job of `parts` parts, all unclaimed.
     pub fn new(parts: usize) -> Self {
         Self { parts, at: Cursor::default(), under_way: 0, stopped: None }
     }
 
-    /// Claims the next piece for the calling thread, and returns where it begins and its bytes. Returns nothing if all
-    /// is claimed or the job has stopped. While there is a next piece, `reason_to_stop` may stop the job.
+    /// Claims the next piece for the calling thread, and returns its start and its bytes. Returns `None` if all pieces
+    /// are claimed or the job has stopped. While a piece is left, `reason_to_stop` may stop the job.
     pub fn claim<R>(
         &mut self,
         parts: &[CopyPart<R>],
@@ -72,17 +72,17 @@ impl Progress {
         Some((from, bytes))
     }
 
-    /// A thread has copied a piece that it had claimed, or has failed to.
+    /// Records the result of copying a claimed piece.
     #[inline]
     pub fn copied(&mut self, result: Result<(), Stop>) {
         self.under_way -= 1;
         if let Err(stop) = result {
-            // Unlike with `stop`, bytes are missing even if all is claimed.
+            // Unlike after `stop`, bytes are missing even if all pieces are claimed.
             self.stopped.get_or_insert(stop);
         }
     }
 
-    /// Stops the job. Pieces that are being copied still are; if these are the rest, the job turns out complete.
+    /// Stops the job. Threads finish the pieces that they are copying; if no other pieces are left, the job completes.
     pub fn stop(&mut self, why: Stop) {
         if !self.is_all_claimed() {
             self.stopped.get_or_insert(why);
@@ -95,13 +95,13 @@ impl Progress {
         self.at.part >= self.parts
     }
 
-    /// Returns whether no thread touches the memory any more.
+    /// Returns whether no thread touches the memory any longer.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.under_way == 0 && (self.stopped.is_some() || self.is_all_claimed())
     }
 
-    /// Returns how the job ended, once it is over.
+    /// Returns the result of the job, once it is over.
     pub fn result(&self) -> Result<(), Stop> {
         self.stopped.clone().map_or(Ok(()), Err)
     }

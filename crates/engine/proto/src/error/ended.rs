@@ -1,4 +1,4 @@
-//! The error that a transfer ends with.
+//! Errors that transfers end with.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::reason::{LostReason, TransferProgress};
 use crate::sender::Failure;
 
 impl Failure {
-    /// The error of a transfer with this peer. `device` is what a device here said that failed, `late` returns the time
-    /// that the transfer had and where it stands, and `lost` why the peer is gone.
+    /// Returns the error of a transfer with this peer. `device` is the error text of a local device. `late` returns the
+    /// transfer's deadline and its progress, and `lost` the reason why the peer is gone.
     pub fn error(
         self,
         peer: impl FnOnce() -> String,
@@ -32,12 +32,13 @@ impl Failure {
 }
 
 impl AwaitedFailure {
-    /// The error of a read from this peer, or a receive. `has_ended_regions`: a region of it has ended here.
+    /// Returns the error of a read from this peer, or of a receive. `has_ended_regions`: one of its regions has ended
+    /// here.
     pub fn error(self, peer: String, has_ended_regions: bool) -> TransferError {
         match self {
             Self::Refused(code) => TransferError::Refused { peer, code },
             Self::TooLong { len, capacity } => TransferError::TooLong { len, capacity },
-            // The end of a region has one error, whether or not the sender learned of it first.
+            // The end of a region gives the same error, whether or not the sender learned of it first.
             Self::SendFailed if has_ended_regions => TransferError::RegionDropped,
             Self::SendFailed => TransferError::SendFailed { peer },
         }

@@ -1,4 +1,4 @@
-//! What to do about an error of a peer, a post or a transfer.
+//! Help lines for errors of peers, posts and transfers.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use crate::hello::RefusedCode;
 use crate::reason::{ConnectReason, THE_CONNECTION, Whose};
 use crate::wire::RefusalCode;
 
-/// What helps who can't prove that it may connect.
+/// Help for an engine without any credential.
 const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give both ends the same secret_file \
      (`polyrail secret new FILE` makes one), or certificates; on one host under one user nothing is needed, unless \
      /dev/shm/polyrail-UID can't be used, which is warned of; with auth=none at both ends anybody may connect";
 
-/// What helps whose proof does not count there.
+/// Returns the help for an engine whose credential was not accepted.
 fn unproven_help(tried: Option<Proof>) -> &'static str {
     match tried {
         Some(Proof::Capability) => {
@@ -33,7 +33,7 @@ fn unproven_help(tried: Option<Proof>) -> &'static str {
     }
 }
 
-/// What helps where the system could not connect.
+/// Returns the help for a connection that the system could not make.
 fn unconnected_help(kind: io::ErrorKind) -> Option<&'static str> {
     Some(match kind {
         io::ErrorKind::ConnectionRefused => {
@@ -58,10 +58,10 @@ const UNREACHABLE: &str = "compare the address with that of the host there, and 
 const HUNG_UP: &str =
     "see that an engine listens there, and no other program: the engine's log says why it hung up";
 
-/// What helps whose engine is closed.
+/// Help for calls on a closed engine.
 pub const CLOSED: &str = "build another engine: a closed one moves nothing any more";
 
-/// What helps a process that was forked.
+/// Help for a forked process.
 pub const FORKED: &str = "build an engine of its own in each process, after the fork";
 
 const ADD_CA: &str = "use certificates of one CA at both ends, or add its certificate to trust_file; CAs in \
@@ -87,7 +87,7 @@ fn certificate_help(of: Whose, why: &CertificateError) -> Option<String> {
 }
 
 impl PeerError {
-    /// What to do about it, where the message alone does not say.
+    /// Returns how to fix the error, where the message alone does not say.
     pub fn remedy(&self) -> Option<String> {
         let help = match self {
             Self::Metadata(_) => "pass on what `metadata()` returned, whole and unchanged",
@@ -156,7 +156,7 @@ impl PeerError {
 }
 
 impl PostError {
-    /// What to do about it, where the message alone does not say.
+    /// Returns how to fix the error, where the message alone does not say.
     pub fn remedy(&self) -> Option<String> {
         let help = match self {
             Self::Busy { .. } => "post again when an older transfer is over, or raise ops_pool",
@@ -181,7 +181,7 @@ impl PostError {
 }
 
 impl TransferError {
-    /// What to do about it, where the message alone does not say.
+    /// Returns how to fix the error, where the message alone does not say.
     pub fn remedy(&self) -> Option<String> {
         let help = match self {
             Self::Deadline { progress, .. } if progress.message.is_some() => {

@@ -1,9 +1,9 @@
-//! The kinds of failed transfers, as metrics count them.
+//! Kinds of failed transfers, as metrics count them.
 
 use super::TransferError;
 use crate::wire::RefusalCode;
 
-/// Names of the kinds of failures, for metrics. Refusals of the peer have the number of their code.
+/// Names of the kinds of failures, for metrics. A peer's refusals are at the number of their code.
 pub const FAILURES: [&str; 23] = [
     "deadline",
     "refused_unknown_region",
@@ -31,7 +31,7 @@ pub const FAILURES: [&str; 23] = [
 ];
 
 impl TransferError {
-    /// Its place among [`FAILURES`]; `None` for what no transfer of this process ends with.
+    /// Returns the error's index in [`FAILURES`]; `None` for an error that no transfer of this process ends with.
     pub fn kind(&self) -> Option<usize> {
         // The first code is 1.
         const AFTER_CODES: usize = 1 + RefusalCode::ALL.len();

@@ -1,16 +1,16 @@
-//! Questions whether peers may join, which the user answers in time of his own.
+//! Questions about whether peers may join, which the user answers whenever they like.
 
 use std::collections::VecDeque;
 
 use crate::hello::{Card, Hello};
 use crate::id::InstanceId;
 
-/// Questions that are open at a time. A peer that comes then has to come again.
+/// Maximum number of open questions. A peer beyond it has to connect again later.
 const ASKED_MAX: usize = 256;
-/// Peers that were let in and have not come yet; the oldest is forgotten first.
+/// Maximum number of admitted peers that have not connected yet; the oldest is dropped first.
 const ADMITTED_MAX: usize = 64;
 
-/// Questions that are open, and answers that were not needed yet.
+/// Open questions, and answers that were not needed yet.
 #[derive(Debug, Default)]
 pub struct Admissions {
     asked: Vec<(u64, Card)>,
@@ -19,8 +19,8 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// Asks whether the peer of this card may join. Returns the number of the question, and whether it is a new one;
-    /// `None` if too many are open.
+    /// Asks whether the peer of this card may join. Returns the number of the question, and whether it is new; `None`
+    /// if too many are open.
     pub fn ask(&mut self, card: &Card) -> Option<(u64, bool)> {
         if let Some((question, _)) = self.asked.iter().find(|(_, other)| other == card) {
             return Some((*question, false));
@@ -33,7 +33,7 @@ impl Admissions {
         Some((self.last_question, true))
     }
 
-    /// The user has answered a question. Returns whether it was open.
+    /// Takes the user's answer to a question. Returns whether the question was open.
     pub fn decide(&mut self, question: u64, accepts: bool) -> bool {
         let Some(at) = self.asked.iter().position(|(number, _)| *number == question) else {
             return false;
@@ -48,15 +48,15 @@ impl Admissions {
         true
     }
 
-    /// Returns whether a stranger that says this to this engine was let in before, or needs no question.
+    /// Returns whether the unauthenticated client with this hello was admitted before, or needs no question.
     pub fn lets_in(&mut self, hello: &Hello, own: InstanceId) -> bool {
-        // It is refused anyway.
+        // Such a flow is refused anyway.
         if matches!(hello, Hello::Flow(flow) if flow.target != own) {
             return true;
         }
         match self.admitted.iter().position(|other| other == hello.card()) {
             None => false,
-            // An engine that has introduced itself has not joined yet.
+            // A metadata request is not a join yet.
             Some(_) if matches!(hello, Hello::Introduction(_)) => true,
             Some(at) => self.admitted.remove(at).is_some(),
         }

@@ -1,5 +1,5 @@
-//! Introductions: an engine is asked for its metadata at addresses that the user names. Of several addresses of one
-//! engine the first that answers counts.
+//! Metadata requests to an engine at the addresses that the user gives. If one engine has several addresses, the first
+//! that answers counts.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -14,32 +14,32 @@ use crate::invitation::Invitation;
 use crate::liveness::STAGGER;
 use crate::reason::{ConnectReason, Refusal, Unmet};
 
-/// The words for an invitation that leads to another engine than the one that gave it.
+/// Refusal text for a connect string that leads to an engine other than its issuer.
 const UNINVITED: &str = "another engine gave the invitation: this one was started again since, or \
                          the address leads elsewhere";
 
-/// An engine that is asked for its metadata.
+/// A metadata request to an engine.
 pub struct Introduction {
-    /// The engine that is asked, if it is known.
+    /// The requested engine, if it is known.
     pub to: Option<InstanceId>,
-    /// The first proof that this engine may ask.
+    /// The first credential that this engine uses.
     pub proof: (Proof, Secret),
-    /// Addresses that were not tried yet.
+    /// Addresses not tried yet.
     ahead: VecDeque<SocketAddr>,
-    /// The time at which the next of them is tried, though none has failed.
+    /// When to try the next address even though none has failed.
     next: Time,
     stagger: Duration,
-    /// Connections that may still lead there.
+    /// Connections that may still succeed.
     under_way: usize,
     failed: Vec<Unmet>,
 }
 
 impl Introduction {
-    /// Asks the engine at any of these addresses, where an address may take so long. `to_stranger`: the proof for an
-    /// engine that gave no invitation.
+    /// Requests the metadata of the engine at any of these addresses, each of which may take up to `limit`.
+    /// `to_stranger`: the credential for an engine without a connect string.
     ///
     /// # Errors
-    /// There is no address, or no proof.
+    /// There is no address, or no credential.
     pub fn new(
         addresses: Vec<SocketAddr>,
         invitation: Option<Invitation>,
@@ -58,18 +58,18 @@ impl Introduction {
             return Err(Unmet::most_telling(Vec::new()));
         };
         let proof = proof.ok_or(Unmet { address, why: ConnectReason::NoProof })?;
-        // All of them have had their turn within half of the time that one may take.
+        // All of them are tried within half of the time that one may take.
         let stagger = STAGGER.min(limit / 2 / u32::try_from(addresses.len()).unwrap_or(u32::MAX));
         let ahead = addresses.into();
         Ok(Self { to, proof, ahead, next: now, stagger, under_way: 0, failed: Vec::new() })
     }
 
-    /// Returns the time at which the next address is to be tried; `None` if none is left.
+    /// Returns when to try the next address; `None` if none is left.
     pub fn due(&self) -> Option<Time> {
         (!self.ahead.is_empty()).then_some(self.next)
     }
 
-    /// The next address, which is tried now.
+    /// Returns the next address, to be tried now.
     pub fn next_address(&mut self, now: Time) -> Option<SocketAddr> {
         let address = self.ahead.pop_front()?;
         self.next = now.after(self.stagger);
@@ -77,7 +77,7 @@ impl Introduction {
         Some(address)
     }
 
-    /// An address came to nothing: another one is due now. Returns the failure to report if none is left.
+    /// Records that an address failed, which makes the next one due now. Returns the failure to report if none is left.
     pub fn handle_failed(&mut self, failed: Unmet, now: Time) -> Option<Unmet> {
         self.failed.push(failed);
         self.under_way -= 1;
@@ -87,14 +87,14 @@ impl Introduction {
     }
 }
 
-/// Returns whether an engine that refuses a proof so may take a secret.
+/// Returns whether an engine that refuses a credential with this code may accept a secret.
 pub fn may_take_a_secret(by: Proof, code: RefusedCode) -> bool {
-    // An engine of an older version does not know what was tried.
+    // An engine of an older version does not know which credential was used.
     by == Proof::Certificate && matches!(code, RefusedCode::NoCertificates | RefusedCode::Unproven)
 }
 
-/// The refusal of an engine that was asked and said this. `own`: the certificate of this engine and its file, which are
-/// named where the words are about them.
+/// Returns the refusal that an engine answered with. `own`: this engine's certificate and its file, which are named
+/// where the refusal is about them.
 pub fn refusal_of_introduction(
     by: Proof,
     code: RefusedCode,

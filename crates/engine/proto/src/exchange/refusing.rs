@@ -1,11 +1,11 @@
-//! The words for those that are not welcome, before anybody there decides.
+//! Refusals that are decided before the driver is involved.
 
 use polyrail_secure::{CertificateError, HandshakeError, Proof};
 
 use crate::hello::{HelloError, RefusedCode};
 use crate::wire::WIRE_VERSION;
 
-/// The refusal for a side that connected and whose words are not what they should be; `None` if it is no Polyrail.
+/// Returns the refusal for an initiator that sent an invalid message; `None` if it does not speak Polyrail's protocol.
 pub fn refusal_of_words(error: &HelloError) -> Option<(RefusedCode, String)> {
     match error {
         HelloError::NotPolyrail { .. } => None,
@@ -16,7 +16,8 @@ pub fn refusal_of_words(error: &HelloError) -> Option<(RefusedCode, String)> {
     }
 }
 
-/// The refusal for a side that connected and whose proof does not hold: the reason, and nothing of what would.
+/// Returns the refusal for an initiator whose credential is not valid: the reason, without any hint of which credential
+/// would be.
 pub fn refusal_of(error: &HandshakeError) -> (RefusedCode, &'static str) {
     let HandshakeError::Certificate(why) = error else {
         return match error {

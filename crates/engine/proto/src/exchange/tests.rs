@@ -39,7 +39,7 @@ impl Engine {
         Metadata { card, capability: Capability::new([3; 16]) }
     }
 
-    /// Connects to the engine with this number by the secret that it has itself.
+    /// Connects to the engine with this number, using its own secret.
     fn calls(&self, to: Option<InstanceId>) -> Exchange {
         let proof = (Proof::Capability, &self.keyring.capability);
         let hello = Hello::Introduction(self.metadata());
@@ -47,8 +47,8 @@ impl Engine {
     }
 }
 
-/// Moves bytes between the ends in pieces of this size until an end has something to say or none moves; says which
-/// end. `of` is the engine that was connected to.
+/// Moves bytes between the ends in pieces of this size until an end has an event or none moves. Returns which end. `of`
+/// is the responder's engine.
 fn talk(ends: &mut [Exchange; 2], piece: usize, of: &Engine) -> Option<(usize, Event)> {
     let answer = |first: &[u8]| Responder::new(&of.identity, &of.keyring, first);
     let mut on_the_way = [Vec::new(), Vec::new()];
@@ -95,7 +95,7 @@ fn both_ends_are_proven_however_the_bytes_are_cut() {
         assert_eq!(ends[1].proven_by(), Some(Proof::Capability));
         let accepted = Reply::Accepted(called.metadata());
         ends[1].reply(&accepted);
-        // The end that answers is done once its last byte is out.
+        // The responder is done once its last byte is out.
         let said = [(); 2].map(|()| talk(&mut ends, piece, &called));
         let (mut sent, mut got) = (0, None);
         for (at, event) in said.into_iter().flatten() {
@@ -122,7 +122,7 @@ fn another_secret_proves_nothing_and_is_refused_without_a_hint() {
     };
     let (code, words) = refusal_of(&error);
     assert_eq!(code, RefusedCode::Unproven);
-    // The one that connects reads it though it is in clear.
+    // The initiator reads the refusal even though it is in clear.
     let goodbye = Exchange::goodbye(code, words);
     let mut end = caller.calls(None);
     while let Turn::Write(bytes) = end.turn() {

@@ -14,7 +14,7 @@ const ALL: [Protection; 3] = [Protection::None, Protection::Checksum, Protection
 /// Payload in memory.
 struct Held<'a> {
     bytes: &'a [u8],
-    /// The number of bytes that can be read.
+    /// Number of bytes that can be read.
     readable: usize,
 }
 
@@ -59,7 +59,7 @@ impl PayloadSource for Unreadable {
     }
 }
 
-/// A sum that depends on each byte and its place, used as the driver's checksum.
+/// Returns a sum that depends on each byte and its position, used as the driver's checksum.
 fn sum(parts: &[&[u8]]) -> u32 {
     let bytes = parts.iter().copied().flatten();
     bytes.fold(1, |sum: u32, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)))
@@ -74,7 +74,7 @@ fn some_bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// A transfer of so many bytes in blocks, each block with a place of its own.
+/// Returns a transfer of `len` bytes in blocks, each with its own place.
 fn plan(len: usize, block: usize) -> Plan {
     let remote = RegionKey { slot: 3, generation: 1, nonce: 77 };
     let segment = |at: usize| Segment {
@@ -116,7 +116,7 @@ fn frame_of(
     framer.frame(header, plan.pieces(0), b"", payload, sealer, out).unwrap()
 }
 
-/// A chunk that came out of a stream.
+/// A chunk read from a stream.
 #[derive(Debug)]
 struct Read {
     header: ChunkHeader,
@@ -125,7 +125,7 @@ struct Read {
     payload: Vec<u8>,
 }
 
-/// The chunks and announced rings of a stream, which ends between two frames.
+/// Returns the chunks and announced rings of a stream that ends between two frames.
 fn read(mut reader: FrameReader, mut stream: &[u8]) -> (Vec<Read>, Vec<SharedPlace>) {
     let (mut chunks, mut rings) = (Vec::<Read>::new(), Vec::new());
     loop {
@@ -160,7 +160,7 @@ fn read(mut reader: FrameReader, mut stream: &[u8]) -> (Vec<Read>, Vec<SharedPla
     }
 }
 
-/// The plain lengths of the records that `out` consists of, and what follows the last one as it is.
+/// Returns the plain lengths of the records in `out`, and the length of the raw payload after the last one.
 fn records(out: &[u8]) -> (Vec<usize>, u32) {
     let (mut lens, mut at, mut raw) = (Vec::new(), 0, 0);
     while at < out.len() {
@@ -294,7 +294,7 @@ fn payload_that_travels_elsewhere_puts_nothing_on_the_wire() {
             assert_eq!(out.len(), RECORD_HEADER_BYTES + head_bytes + TAG_BYTES);
             assert_eq!(records(&out), (vec![head_bytes], 0));
         }
-        // It has a checksum nevertheless.
+        // The checksum is set nevertheless.
         let bytes = some_bytes(700);
         let (mut out, (mut sealer, opener)) = (Vec::new(), ends());
         let framer = Framer::new(Protection::Checksum);

@@ -1,5 +1,5 @@
-//! The card, by which engines find each other: identity, rails, addresses, capabilities; and the metadata,
-//! which are a card with the proof that its engine handed it over.
+//! Engine info (card), by which engines find each other: identity, rails, addresses, capabilities. Metadata are a card
+//! with the capability that proves that its engine gave it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::InstanceId;
 use crate::wire::WIRE_VERSION;
 
-/// The longest name of an engine or a rail.
+/// Maximum length in bytes of the name of an engine or a rail.
 pub const MAX_NAME_BYTES: usize = 128;
 
 /// Digits of an instance in a name.
@@ -23,36 +23,34 @@ pub struct Capabilities(pub u64);
 impl Capabilities {
     /// CRC-32C of each chunk.
     pub const CHECKSUM: Self = Self(1);
-    /// The accepting side may send on the same connection: its flow of the same number needs none
-    /// of its own. The reply's card has the bit if it will.
+    /// The accepting side may send on the same connection, so its flow of the same number needs no separate one. The
+    /// reply's card has the bit if it will.
     pub const DUPLEX: Self = Self(2);
-    /// Shared memory between processes of one host: payload in memory that both have open, and the
-    /// messages that test whether they can open it. Either end may use it towards a peer whose card
-    /// has the bit; no flow needs it.
+    /// Shared memory between processes of one host: payload in memory that both have open, and the messages that test
+    /// whether they can open it. Either end may use it towards a peer whose card has the bit; no flow needs it.
     pub const SHARED_MEMORY: Self = Self(4);
-    /// Of a card: the engine wants payload sealed, so whoever sends to it seals.
+    /// On a card: the engine wants payload sealed, so its senders seal.
     pub const SEALED_PAYLOAD: Self = Self(8);
-    /// Messages that their sender copies into the receive's memory on one host, and receives that
-    /// give leave to that. A receive may give it to a peer whose card has the bit; no flow needs it.
+    /// Messages that the sender copies into the receive's memory on one host, and receives that permit that. A receive
+    /// may permit it to a peer whose card has the bit; no flow needs it.
     pub const COPIED_MESSAGES: Self = Self(16);
-    /// A connection within one host whose bytes go through memory that both processes have open. Who
-    /// connects may offer it to a peer whose card has the bit; a hello has it together with the place.
+    /// A connection within one host whose bytes go through memory that both processes have open. The initiator may
+    /// offer it to a peer whose card has the bit; a hello has the bit together with the place.
     pub const SHARED_STREAM: Self = Self(64);
-    /// Receives that say that they are in a device's memory, so that their sender on the same host leaves
-    /// payload in memory that both have open. A receive may say so to a peer whose card has the bit; no
-    /// flow needs it.
+    /// Receives that say that they are in a device's memory, so that their sender on the same host leaves payload in
+    /// memory that both have open. A receive may say so to a peer whose card has the bit; no flow needs it.
     pub const SHARED_RECEIVES: Self = Self(128);
     /// A plugin that this engine hosts may carry the payload of flows towards it, once the engine has said that the
     /// plugin has accepted the connection. (Bit 32 was the same for engines that do not say so.)
     pub const CARRIERS: Self = Self(256);
-    /// A good-bye among acknowledgements. Who leaves may say it on a flow from a peer whose card has the bit; no flow
-    /// needs it.
+    /// A goodbye among acknowledgements. An engine that leaves may send it on a flow from a peer whose card has the
+    /// bit; no flow needs it.
     pub const BYE_TO_SENDER: Self = Self(512);
-    /// Reasons in front of a good-bye among acknowledgements. An engine that gives a peer up sends one only if the
+    /// Reasons in front of a goodbye among acknowledgements. An engine that gives a peer up sends one only if the
     /// peer's card has this bit; no flow needs it.
     pub const REASONS: Self = Self(1024);
 
-    /// What every engine of this version can do.
+    /// Capabilities of every engine of this version.
     const OF_ALL: Self = Self::CHECKSUM
         .with(Self::SHARED_MEMORY)
         .with(Self::COPIED_MESSAGES)
@@ -60,25 +58,25 @@ impl Capabilities {
         .with(Self::BYE_TO_SENDER)
         .with(Self::REASONS);
 
-    /// Either's.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// All but `other`.
+    /// Returns all bits except those of `other`.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// What both have.
+    /// Returns the bits that both have.
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Of an engine of this version with these features.
+    /// Returns the capabilities of an engine of this version with these features.
     pub fn of_engine(features: EngineFeatures) -> Self {
         let EngineFeatures { duplex, stream, sealed, carriers } = features;
         let some = [
@@ -90,7 +88,7 @@ impl Capabilities {
         some.into_iter().filter(|(has, _)| *has).fold(Self::OF_ALL, |all, (_, one)| all.with(one))
     }
 
-    /// Those that both ends of a flow must have: a peer of a version without the others need not have them.
+    /// Returns the bits that both ends of a flow must have. A peer of another version may lack the rest.
     #[must_use]
     pub fn of_flow(self) -> Self {
         self.without(Self::SHARED_MEMORY)
@@ -102,65 +100,66 @@ impl Capabilities {
             .without(Self::SHARED_STREAM)
     }
 
-    /// Whether every bit of `other` is set.
+    /// Returns whether every bit of `other` is set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What an engine can do, or wants, by its settings.
+/// Features of an engine that depend on its settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineFeatures {
     /// One thread drives both directions of its connections.
     pub duplex: bool,
-    /// Its connections within one host may go through shared memory.
+    /// Connections within one host may go through shared memory.
     pub stream: bool,
-    /// It wants payload sealed.
+    /// The engine wants payload sealed.
     pub sealed: bool,
-    /// It hosts a plugin that carries payload.
+    /// The engine hosts a plugin that carries payload.
     pub carriers: bool,
 }
 
-/// What an engine hands over to whom it wants to be connected by.
+/// Information that an engine gives to engines that are to connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// How it can be reached.
+    /// Engine info, with its addresses.
     pub card: Card,
-    /// Proves that the engine, or somebody whom it was handed to, handed it over.
+    /// Proves that the engine gave the metadata, directly or through others.
     pub capability: Capability,
 }
 
-/// How an engine can be reached.
+/// Engine info: how an engine can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// Which run of which engine: the hash of its public key.
+    /// Instance of the engine: the hash of its public key.
     pub instance: InstanceId,
-    /// The machine (its boot): equal on both sides means that they are on one host.
+    /// Machine (its boot): equal on both sides if they are on one host.
     pub host: u128,
-    /// For people: host name and process.
+    /// Host name and process, for people.
     pub name: String,
-    /// What it can do.
+    /// Capabilities of the engine.
     pub capabilities: Capabilities,
-    /// The addresses it listens on, one for each rail.
+    /// Addresses that the engine listens on, one for each rail.
     pub rails: Vec<RailCard>,
 }
 
 /// One rail of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RailCard {
-    /// The interface, or the address if it has none.
+    /// Name of the interface, or the address if it has none.
     pub name: String,
-    /// Where it listens.
+    /// Listening address.
     pub address: SocketAddr,
-    /// Bits of the address that name its network.
+    /// Length of the address's network prefix, in bits.
     pub prefix_len: u8,
     /// Speed of the link in Mbit/s, 0 if unknown.
     pub speed_mbps: u32,
 }
 
 impl Card {
-    /// Whether a hello with this card may be of the peer with that one. What the user gave may name addresses that a
-    /// network on the way translates; what a hello said before was the peer's own word.
+    /// Returns whether a hello with the card `said` may come from the peer with this card. A card from the user may
+    /// have addresses that a network on the way translates. A card from an earlier hello came from the peer itself, so
+    /// it must be equal.
     pub fn may_say(&self, said: &Self, is_by_user: bool) -> bool {
         let names =
             |card: &Self| card.rails.iter().map(|rail| rail.name.clone()).collect::<Vec<_>>();
@@ -170,7 +169,7 @@ impl Card {
         (self.host, &self.name, names(self)) == (said.host, &said.name, names(said))
     }
 
-    /// The name of an engine that belongs to the one with this card.
+    /// Returns the name of an engine that belongs to the engine with this card.
     pub fn companion_name(&self) -> String {
         let mut name = self.name.clone();
         while name.len() > MAX_NAME_BYTES - INSTANCE_DIGITS - 1 {
@@ -179,13 +178,13 @@ impl Card {
         format!("{name} {:0INSTANCE_DIGITS$x}", self.instance.0)
     }
 
-    /// The instance of the engine that this one says it belongs to, by the end of its name.
+    /// Returns the instance of the engine that this one claims to belong to, from the end of its name.
     pub fn companion_of(&self) -> Option<InstanceId> {
         let digits = self.name.get(self.name.len().checked_sub(INSTANCE_DIGITS)?..)?;
         u128::from_str_radix(digits, 16).ok().map(InstanceId)
     }
 
-    /// Whether this engine may belong to that one: it says so, and is on the same host, at addresses of that one.
+    /// Returns whether this engine may belong to `own`: it claims so, and is on the same host, at addresses of `own`.
     pub fn is_companion(&self, own: &Self) -> bool {
         let is_own =
             |rail: &RailCard| own.rails.iter().any(|r| r.address.ip() == rail.address.ip());
@@ -196,7 +195,7 @@ impl Card {
 }
 
 impl Metadata {
-    /// The metadata as bytes that can be passed on by any private means.
+    /// Returns the metadata as bytes, which can be passed on by any private means.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&WIRE_VERSION.to_le_bytes());
@@ -204,7 +203,7 @@ impl Metadata {
         out
     }
 
-    /// Reads what [`Self::encode`] made.
+    /// Reads the output of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let mut reader = Reader::new("metadata", bytes);
         let got = reader.bytes("magic")?;
@@ -273,7 +272,7 @@ impl Card {
 }
 
 impl RailCard {
-    /// The network that its address is in.
+    /// Returns the network of the rail's address.
     pub fn network(&self) -> Network {
         Network { address: self.address.ip(), prefix_len: self.prefix_len }
     }

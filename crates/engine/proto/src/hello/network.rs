@@ -1,20 +1,21 @@
-//! IP networks, as far as engines judge by them which addresses are on one link.
+//! IP networks, by which engines judge which addresses are on one link.
 
 use std::net::IpAddr;
 
 /// An address and the length of its network's prefix, such as `10.0.1.5/24`.
 ///
-/// A prefix of 0 bits says nothing about what is on the link: such a network contains no address and overlaps none.
+/// A prefix of 0 bits says nothing about the link: such a network contains no address and overlaps none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Any address of the network, such as an interface's own.
+    /// Any address of the network, such as an interface's.
     pub address: IpAddr,
-    /// Bits of the address that name the network.
+    /// Length of the network's prefix, in bits.
     pub prefix_len: u8,
 }
 
 impl Network {
-    /// Whether the address is in the network. IPv4 addresses that IPv6 sockets report (`::ffff:10.0.1.7`) count as IPv4.
+    /// Returns whether the address is in the network. IPv4 addresses that IPv6 sockets report (`::ffff:10.0.1.7`) count
+    /// as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = u32::from(self.prefix_len);
         let common_bits = match (self.address, address.to_canonical()) {
@@ -25,7 +26,7 @@ impl Network {
         bits > 0 && common_bits >= bits
     }
 
-    /// Whether any address is in both networks: the one with the shorter prefix contains the other.
+    /// Returns whether any address is in both networks: the one with the shorter prefix contains the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         match self.prefix_len <= other.prefix_len {
             true => self.contains(other.address),

@@ -1,17 +1,17 @@
-//! What stands before every message of a connection's beginning: magic, version, kind, length.
+//! Prefix of every message at the start of a connection: magic, version, kind, length.
 
 use super::{HelloError, MAGIC, MAX_BODY_BYTES, MAX_CERTIFIED_BYTES, PREFIX_BYTES};
 use crate::wire::WIRE_VERSION;
 
-/// What follows a prefix.
+/// Kind of the message behind a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
     /// The first message of the handshake.
     First = 1,
-    /// The second.
+    /// The second message of the handshake.
     Second = 2,
-    /// The third, which carries a [`crate::hello::Hello`].
+    /// The third message, which carries a [`crate::hello::Hello`].
     Third = 3,
     /// A record with a [`crate::hello::Reply`].
     Reply = 4,
@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A body behind its prefix.
+    /// Returns the body behind its prefix.
     pub fn framed(self, body: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(PREFIX_BYTES + body.len());
         out.extend_from_slice(&MAGIC);
@@ -32,7 +32,7 @@ impl Kind {
     }
 }
 
-/// A prefix, checked.
+/// A checked prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     kind: Kind,
@@ -62,22 +62,22 @@ impl Prefix {
         Self { kind, body_bytes: len as usize }.within(max)
     }
 
-    /// The same, if no more bytes follow than these.
+    /// Checks that at most `max` bytes follow.
     pub fn within(self, max: usize) -> Result<Self, HelloError> {
         if self.body_bytes <= max {
             return Ok(self);
         }
-        // It was read as a u32, and no bound is larger.
+        // The length was read as a u32, and no bound is larger.
         let (got, max) = (self.body_bytes as u32, max as u32);
         Err(HelloError::TooLarge { got, max })
     }
 
-    /// What follows.
+    /// Returns the kind of the message that follows.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Bytes that follow.
+    /// Returns the number of bytes that follow.
     pub fn body_bytes(&self) -> usize {
         self.body_bytes
     }

@@ -35,7 +35,7 @@ fn flow() -> FlowHello {
     }
 }
 
-/// The same with memory that the other side may open.
+/// A flow that offers shared memory.
 fn flow_with_stream() -> FlowHello {
     let place = SharedPlace { process: 1, descriptor: 2, bytes: 3, token: 4 };
     FlowHello { stream: Some(place), ..flow() }
@@ -45,7 +45,7 @@ fn metadata() -> Metadata {
     Metadata { card: card(), capability: Capability::new([5; CAPABILITY_BYTES]) }
 }
 
-/// Whatever these bytes decode to must encode to the same bytes: decoding loses nothing.
+/// Asserts that decoding loses nothing: decoded values encode to the same bytes.
 fn assert_says_the_same_again(bytes: &[u8]) {
     let (hello, reply) = (Hello::decode(bytes), Reply::decode(bytes));
     let metadata = Metadata::decode(bytes).map(|metadata| metadata.encode());
@@ -235,7 +235,7 @@ fn a_name_that_steers_a_terminal_is_refused_and_never_sent() {
         };
         let sent = Metadata::decode(&named(format!("a{steers}b"))).unwrap();
         assert!(!sent.card.name.contains(polyrail_text::steers), "{:?}", sent.card.name);
-        // As a peer with another program would send it.
+        // As a peer with a different implementation could send it.
         let mut forged = named(format!("name:{}", "x".repeat(steers.len())));
         let at = forged.windows(5).position(|part| part == b"name:").unwrap() + 5;
         forged[at..at + steers.len()].copy_from_slice(steers.as_bytes());

@@ -1,4 +1,4 @@
-//! What attempts to connect flows say of a peer: refusals of kernels, and final words of engines.
+//! What attempts to connect flows show about a peer: refusals by kernels, and final refusals by engines.
 
 use std::time::Duration;
 
@@ -6,117 +6,116 @@ use super::state::{PeerEvent, PeerState};
 use crate::hello::RefusedCode;
 use crate::id::Time;
 
-/// How long a rail that worked has to refuse connections until it counts as refusing, by two
-/// attempts at least. An engine keeps its listeners for as long as it lives, so one refusal would
-/// do; but a kernel whose queue of connections is full may refuse as well, and so may a firewall
-/// that is being loaded again. Both let a second attempt through. A connection that is reset later
-/// than that says nothing: somebody took it, if only a relay or an engine that has no room for it
-/// just now.
+/// How long a rail that worked has to refuse connections until it counts as refusing, by two attempts at least. An
+/// engine keeps its listeners for as long as it lives, so one refusal would do. But a kernel with a full connection
+/// queue may refuse as well, and so may a firewall that is being reloaded; both let a second attempt through. A
+/// connection that is reset later than that says nothing: it was accepted, if only by a relay or an engine that has no
+/// room for it at the moment.
 pub const CONFIRM: Duration = Duration::from_millis(100);
 
-/// The same for a peer that no rail has led to yet. Its metadata is that of an engine which listened
-/// when it gave it, so that refusals on all rails mean that it has ended since. A firewall that
-/// refuses on this side, where the peer's own flows come through, has this long to let one through.
+/// Confirmation time for a peer that no rail has led to yet. Its metadata is that of an engine that was listening when
+/// it gave it, so refusals on all rails mean that it has ended since. A firewall that refuses on this side, where the
+/// peer's own flows come through, has this long to let one through.
 pub const CONFIRM_NEW: Duration = Duration::from_secs(1);
 
-/// Whether a flow that is refused so need not be tried again. If every flow got such a word, the
-/// peer is given up; if only some did, their addresses lead to another engine, as private networks
-/// of the same numbers do.
+/// Returns whether a flow that is refused with this code need not be tried again. If every flow got such a code, the
+/// peer is given up. If only some did, their addresses lead to another engine, as with private networks of the same
+/// numbers.
 ///
-/// A word is `proven` if its sender has proven to be the peer. Anybody on the way can say the
-/// others, so they never end a peer that was ever connected.
+/// A refusal is `proven` if its sender has proven to be the peer. Any host on the path can send unproven ones, so they
+/// never end a peer that was ever connected.
 pub fn is_final(code: RefusedCode, proven: bool, state: PeerState) -> bool {
     let was_connected = state != PeerState::New;
     let is_final = match code {
-        // None of them changes while the peer runs.
+        // None of these changes while the peer runs.
         RefusedCode::WrongInstance
         | RefusedCode::Unproven
         | RefusedCode::Version
         | RefusedCode::NotAdmitted
         | RefusedCode::SessionOver => true,
-        // Two engines that part and meet again do so one after the other: until it was connected
-        // once, the other may still have to add this one.
+        // Two engines that disconnect and meet again do so one after the other: until this one was connected once, the
+        // other may still have to add it.
         RefusedCode::Removed => was_connected,
         _ => false,
     };
     is_final && (proven || !was_connected)
 }
 
-/// What came of the latest attempts to connect, since flows were up.
+/// Results of the latest attempts to connect, since flows were up.
 #[derive(Debug)]
 pub struct Attempts {
-    /// By pair of rails.
+    /// By rail pair.
     rails: Vec<RailAttempts>,
-    /// By flow: whether it got a final word, and whether that is proven.
+    /// By flow: set if it got a final refusal, and true if that is proven.
     words: Vec<Option<bool>>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct RailAttempts {
-    /// A flow was up on it, or one came from its address. The address may be another machine's
-    /// otherwise, which may refuse for ever.
+    /// A flow was up on the pair, or one came from its address. Otherwise the address may be another machine's, which
+    /// may refuse forever.
     has_led_there: bool,
-    /// Since when all attempts were refused by a kernel, for want of a listener, and until when.
+    /// First and last time of the uninterrupted refusals by a kernel, for want of a listener.
     refused: Option<(Time, Time)>,
 }
 
 impl Attempts {
-    /// No attempt so far.
+    /// Returns a record without attempts.
     pub fn new(rails: usize, flows: usize) -> Self {
         Self { rails: vec![RailAttempts::default(); rails], words: vec![None; flows] }
     }
 
-    /// A flow of this pair of rails is up; see [`Self::leads_there`] if this engine connected it.
+    /// Records that a flow of this rail pair is up; see [`Self::leads_there`] if this engine connected it.
     pub fn up(&mut self, rail: usize, flow: usize) {
         self.words[flow] = None;
         self.somebody_there(rail);
     }
 
-    /// Other rails take the place of the pair, so nothing is known of it.
+    /// Forgets a pair that is replaced by other rails.
     pub fn forget(&mut self, rail: usize) {
         self.rails[rail] = RailAttempts::default();
     }
 
-    /// The pair leads to the peer.
+    /// Records that the pair leads to the peer.
     pub fn leads_there(&mut self, rail: usize) {
         self.rails[rail].has_led_there = true;
     }
 
-    /// Whether the pair was seen to lead to the peer.
+    /// Returns whether the pair was seen to lead to the peer.
     pub fn has_led_there(&self, rail: usize) -> bool {
         self.rails[rail].has_led_there
     }
 
-    /// A kernel refused a connection: nobody listens.
+    /// Records that a kernel refused a connection: there is no listener.
     pub fn nobody_there(&mut self, rail: usize, now: Time) {
         let refused = &mut self.rails[rail].refused;
         *refused = Some((refused.map_or(now, |(since, _)| since), now));
     }
 
-    /// An attempt came to anything else than that: time ran out, no way there, a connection.
+    /// Records any other result of an attempt: a timeout, no route, a connection.
     pub fn somebody_there(&mut self, rail: usize) {
         self.rails[rail].refused = None;
     }
 
-    /// A flow was refused by whoever listens; `word` says whether that is proven, if it is final.
+    /// Records that the listener refused a flow; `word` is set if the refusal is final, and true if it is proven.
     pub fn refused(&mut self, rail: usize, flow: usize, word: Option<bool>) {
         self.words[flow] = word;
         self.somebody_there(rail);
     }
 
-    /// A flow was refused by another engine. That says as much of the peer as if nobody listened,
-    /// see [`Self::nobody_there`].
+    /// Records that another engine refused a flow. That shows as much about the peer as if there were no listener, see
+    /// [`Self::nobody_there`].
     pub fn refused_by_another(&mut self, flow: usize, word: Option<bool>) {
         self.words[flow] = word;
     }
 
-    /// Whether it takes another attempt to know that nobody listens on a pair.
+    /// Returns whether it takes another attempt to know that a pair has no listener.
     pub fn is_unsure(&self, rail: usize) -> bool {
         let rail = &self.rails[rail];
         rail.has_led_there && rail.refused.is_some() && !rail.refuses_for(CONFIRM)
     }
 
-    /// What all attempts together say.
+    /// Returns the event that all attempts together amount to.
     pub fn verdict(&self) -> Option<PeerEvent> {
         let mut led = self.rails.iter().filter(|rail| rail.has_led_there).peekable();
         let is_nobody_there = match led.peek() {
