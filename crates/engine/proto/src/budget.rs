@@ -1,7 +1,7 @@
-//! Budgets that peers share: bytes or places of which the engine has so many for all of them.
+//! Budgets that peers share: a fixed number of bytes or places for all of them.
 //!
-//! A peer that has some may take what is left but for a reserve, which is for peers that have nothing yet. So one peer
-//! alone may take nearly all, and the next ones still get the least that they can work with, whatever others keep.
+//! A peer that has some may take the rest except a reserve, which is for peers that have nothing yet. So a single peer
+//! may take nearly all, and later ones still get the least that they can work with, whatever others keep.
 
 mod connections;
 mod staging;
@@ -14,18 +14,18 @@ pub use connections::{CONNECTIONS_PER_FLOW, STREAMS_MAX, STREAMS_OF_A_PEER_MAX};
 pub use staging::{Direction, Holder, Short, StagingBudget, Stock};
 pub use waits::WaitAllowance;
 
-/// This part of a budget is for peers that have nothing of it.
+/// Fraction (1/8) of a budget that is reserved for peers that have nothing of it.
 const RESERVE: u64 = 8;
-/// The most that a peer may take of the reserve: bytes of the largest chunk, or places.
+/// Maximum that a peer may take from the reserve: bytes of the largest chunk, or places.
 const FIRST_MAX: u64 = 64 << 20;
 
-/// How much of a budget all peers have taken.
+/// Amount of a budget that all peers have taken.
 #[derive(Debug, Default)]
 pub struct Budget {
     taken: Mutex<u64>,
 }
 
-/// What one peer has taken of a budget.
+/// Amount of a budget that one peer has taken.
 #[derive(Debug)]
 pub struct PeerShare {
     budget: Arc<Budget>,
@@ -39,12 +39,12 @@ pub struct Taken {
     amount: u64,
 }
 
-/// What a peer wants of a budget.
+/// Amount that a peer requests from a budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// So much.
+    /// Requested amount.
     pub amount: u64,
-    /// With less the peer could not work at all.
+    /// Least amount with which the peer can work at all.
     pub least: u64,
 }
 
@@ -54,59 +54,59 @@ impl Wanted {
 }
 
 impl Budget {
-    /// A budget of which nothing is taken.
+    /// Returns a budget of which nothing is taken.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The share of a peer that has nothing yet.
+    /// Returns the share of a peer that has nothing yet.
     pub fn share(self: &Arc<Self>) -> Arc<PeerShare> {
         Arc::new(PeerShare { budget: self.clone(), taken: AtomicU64::new(0) })
     }
 
-    /// The amount that all peers have together.
+    /// Returns the amount that all peers have together.
     pub fn taken(&self) -> u64 {
         *self.lock()
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
-        // It is whole whenever the lock is free.
+        // The value is consistent whenever the lock is free.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PeerShare {
-    /// Takes an amount of a budget that is `limit` in all. None is an error: the caller says what becomes of that.
+    /// Takes an amount from a budget of `limit` in all. `None` is not an error by itself: the caller decides.
     pub fn take(self: &Arc<Self>, wanted: Wanted, limit: u64) -> Option<Taken> {
         let mut all = self.budget.lock();
         let own = self.taken.load(Ordering::Relaxed);
         let fits = is_left(wanted, (*all, own), limit);
         fits.then(|| {
             *all += wanted.amount;
-            // Changed with the lock held only.
+            // Changed only while the lock is held.
             self.taken.store(own + wanted.amount, Ordering::Relaxed);
             Taken { share: self.clone(), amount: wanted.amount }
         })
     }
 
-    /// Whether [`Self::take`] would give it.
+    /// Returns whether [`Self::take`] would succeed.
     pub fn has_left(&self, wanted: Wanted, limit: u64) -> bool {
         let all = self.budget.lock();
         is_left(wanted, (*all, self.taken.load(Ordering::Relaxed)), limit)
     }
 
-    /// The amount that this peer has.
+    /// Returns the amount that this peer has.
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// The amount that all peers have together.
+    /// Returns the amount that all peers have together.
     pub fn taken_by_all(&self) -> u64 {
         self.budget.taken()
     }
 }
 
-/// The part of a budget that only peers without any may take: room for one of them at least.
+/// Returns the part of a budget that only peers without any may take: room for one of them at least.
 fn reserve(limit: u64, least: u64) -> u64 {
     (limit / RESERVE).max(least).min(limit / 2)
 }
@@ -130,7 +130,7 @@ impl Drop for Taken {
 mod tests {
     use super::*;
 
-    /// Takes as much as the peer gets, in such pieces.
+    /// Takes as much as the peer gets, in pieces of `amount`.
     fn all_of(share: &Arc<PeerShare>, amount: u64, least: u64, limit: u64) -> Vec<Taken> {
         std::iter::from_fn(|| share.take(Wanted { amount, least }, limit)).collect()
     }

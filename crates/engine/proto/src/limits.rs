@@ -1,14 +1,14 @@
-//! What the settings of an engine allow a request.
+//! Limits that an engine's settings put on requests.
 
 use crate::error::PostError;
 use crate::wire::MAX_META_BYTES;
 
-/// What of the configuration a request needs.
+/// Settings that a request needs.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Bytes of a chunk of host memory.
+    /// Maximum bytes of a chunk of host memory.
     pub chunk_bytes: u64,
-    /// Bytes of a chunk of a device's memory.
+    /// Maximum bytes of a chunk of a device's memory.
     pub gpu_chunk_bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! When a flow stalls, rests, is lost, and is connected again: the driver reports facts, and does what
-//! follows. When a peer is given up, [`crate::life`] says.
+//! Stalls, rests, losses and reconnections of flows. The driver reports facts, and carries out the results.
+//! [`crate::life`] decides when a peer is given up.
 
 mod absences;
 mod backoff;

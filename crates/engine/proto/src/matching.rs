@@ -1,9 +1,9 @@
-//! Tagged send and receive, matched at the sender.
+//! Matches tagged sends and receives at the sender.
 //!
-//! The receiver announces each posted receive; the sender pairs the oldest send of a tag with the
-//! oldest receive of that tag and then writes straight into the receive's memory. So a message
-//! needs no buffer at the receiver and lands once, and a receive posted early costs the send no
-//! round trip. A send waits until its receive is posted: there are no unexpected messages.
+//! The receiver announces each posted receive. The sender pairs the oldest send of a tag with the oldest receive of
+//! that tag and then writes straight into the receive's memory. So a message needs no buffer at the receiver and lands
+//! once, and a receive posted early costs the send no round trip. A send waits until its receive is posted: there are
+//! no unexpected messages.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -17,39 +17,39 @@ use crate::quota::QuotaExceeded;
 pub struct Matcher<S> {
     limits: MatcherLimits,
     next_receive: u64,
-    /// What came before its predecessors, on a faster rail: announcements, and receives that were
-    /// withdrawn (`None`), whose announcement may come later or never.
+    /// Announcements, and withdrawals (`None`), that arrived before their predecessors, on a faster rail. The
+    /// announcement of a withdrawn receive may arrive later or never.
     early: BTreeMap<u64, Option<PostedReceive>>,
     receives: HashMap<u64, VecDeque<PostedReceive>>,
-    /// The tag of each receive that waits.
+    /// Tag of each waiting receive.
     tags: HashMap<u64, u64>,
-    /// Places of all receives, also of early ones.
+    /// Places of all receives, including early ones.
     places: usize,
-    /// Those that wait, by tag and then in the order in which they came.
+    /// Waiting sends, by tag and then in posting order.
     sends: BTreeMap<WaitingSend, S>,
     next_send: u64,
     deadlines: Deadlines<WaitingSend>,
 }
 
-/// The tag of a send, and its number among all sends.
+/// Tag of a send, and its number among all sends.
 type WaitingSend = (u64, u64);
 
-/// What a peer may make a matcher remember. Who asks it to go further breaks the rules: the driver
+/// Limits on what a peer may make a matcher remember. A peer that exceeds them violates the protocol: the driver
 /// refuses announcements well before.
 #[derive(Clone, Copy, Debug)]
 pub struct MatcherLimits {
     /// Receives that wait for a send, and numbers that are ahead of their predecessors.
     pub receives: usize,
-    /// Places of those receives, of 40 bytes each.
+    /// Places of those receives, 40 bytes each.
     pub places: usize,
 }
 
 /// A send and the receive that it fills.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Match<S> {
-    /// The driver's handle.
+    /// Driver's handle of the send.
     pub send: S,
-    /// The receive.
+    /// Matched receive.
     pub receive: PostedReceive,
 }
 
@@ -66,7 +66,7 @@ impl<S: PartialEq> Default for Matcher<S> {
 }
 
 impl<S: PartialEq> Matcher<S> {
-    /// A matcher that knows of no send and no receive.
+    /// Returns a matcher without sends and receives.
     pub fn new(limits: MatcherLimits) -> Self {
         Self {
             limits,
@@ -81,7 +81,7 @@ impl<S: PartialEq> Matcher<S> {
         }
     }
 
-    /// The user sends with `tag`. If no receive waits for it, the send waits, until its deadline if it has one.
+    /// Posts a send with `tag`. If no receive waits for it, the send waits, until its deadline if it has one.
     pub fn send(&mut self, tag: u64, send: S, deadline: Option<Time>) -> Option<Match<S>> {
         match self.take_receive(tag) {
             Some(receive) => {
@@ -102,9 +102,9 @@ impl<S: PartialEq> Matcher<S> {
         }
     }
 
-    /// The peer posted a receive. Appends what it and its successors match to `matches`.
+    /// Handles a receive that the peer posted. Appends the matches of it and of its successors to `matches`.
     ///
-    /// An error means that the peer breaks the rules, and changes nothing.
+    /// An error means that the peer violates the protocol, and changes nothing.
     pub fn handle_posted(
         &mut self,
         posted: PostedReceive,
@@ -122,10 +122,10 @@ impl<S: PartialEq> Matcher<S> {
         Ok(())
     }
 
-    /// The peer withdrew a receive: it matches nothing, even if its announcement comes later. Says
-    /// whether it was still waiting for a send. Appends what its successors match to `matches`.
+    /// Handles a withdrawn receive, which matches nothing even if its announcement arrives later. Returns whether it
+    /// was still waiting for a send. Appends the matches of its successors to `matches`.
     ///
-    /// An error means that the peer breaks the rules, and changes nothing.
+    /// An error means that the peer violates the protocol, and changes nothing.
     pub fn handle_withdrawn(
         &mut self,
         receive: u64,
@@ -143,7 +143,7 @@ impl<S: PartialEq> Matcher<S> {
         }
         let Some(tag) = self.tags.remove(&receive) else { return Ok(false) };
         let Some(queue) = self.receives.get_mut(&tag) else { return Ok(false) };
-        // They wait in the order of their numbers.
+        // Receives wait in the order of their numbers.
         let Ok(index) = queue.binary_search_by_key(&receive, |posted| posted.receive) else {
             return Ok(false);
         };
@@ -154,7 +154,7 @@ impl<S: PartialEq> Matcher<S> {
         Ok(true)
     }
 
-    /// The user cancelled a send. Says whether it was still waiting for a receive.
+    /// Cancels a send. Returns whether it was still waiting for a receive.
     pub fn cancel_send(&mut self, tag: u64, send: &S) -> bool {
         let mut of_tag = self.sends.range((tag, 0)..=(tag, u64::MAX));
         let found = of_tag.find(|(_, waiting)| *waiting == send).map(|(key, _)| *key);
@@ -166,8 +166,8 @@ impl<S: PartialEq> Matcher<S> {
         self.sends.extract_if(.., |_, send| which(send)).map(|(_, send)| send).collect()
     }
 
-    /// Takes the waiting sends whose deadline has passed, in order of deadlines, and appends them to `late`. Returns when
-    /// the next of them is due.
+    /// Takes the waiting sends whose deadline has passed, in order of deadlines, and appends them to `late`. Returns
+    /// when the next one is due.
     pub fn handle_timeout(&mut self, now: Time, late: &mut Vec<S>) -> Option<Time> {
         loop {
             match self.deadlines.first(|waiting| self.sends.contains_key(waiting)) {
@@ -179,35 +179,35 @@ impl<S: PartialEq> Matcher<S> {
         }
     }
 
-    /// Every send that waits for a receive, with its tag, in order of tags and of posting.
+    /// Returns every send that waits for a receive, with its tag, in order of tags and of posting.
     pub fn sends(&self) -> impl Iterator<Item = (u64, &S)> {
         self.sends.iter().map(|((tag, _), send)| (*tag, send))
     }
 
-    /// Receives that wait for a send, and numbers that are ahead of their predecessors.
+    /// Returns the number of receives that wait for a send, plus numbers that are ahead of their predecessors.
     pub fn waiting_receives(&self) -> usize {
         self.tags.len() + self.early.len()
     }
 
-    /// Places of those receives.
+    /// Returns the number of places of those receives.
     pub fn waiting_places(&self) -> usize {
         self.places
     }
 
-    /// Sends that wait for a receive.
+    /// Returns the number of sends that wait for a receive.
     pub fn waiting_sends(&self) -> usize {
         self.sends.len()
     }
 
-    /// Whether a receive, of that number, may be remembered beside all others.
+    /// Checks that a receive of this number may be remembered in addition to all others.
     fn check_one_more(&self, receive: u64) -> Result<(), QuotaExceeded> {
-        // The next one may make those go on that are ahead, and always has room if they had.
+        // The next number may release those that are ahead, and always has room if they had.
         let known = self.waiting_receives();
         let known = if receive == self.next_receive { self.tags.len() } else { known };
         QuotaExceeded::check("posted receives", known + 1, self.limits.receives)
     }
 
-    // A tag's queue is removed with its last entry: tags may be used once and never again.
+    // The queue of a tag is removed with its last entry: tags may be used once and never again.
     fn take_receive(&mut self, tag: u64) -> Option<PostedReceive> {
         let queue = self.receives.get_mut(&tag)?;
         let front = queue.pop_front();
@@ -341,7 +341,7 @@ mod tests {
             |receive, places| PostedReceive { places: vec![place; places], ..posted(receive, 5) };
         let mut m: Matcher<u32> = Matcher::new(limits);
         let mut none = Vec::new();
-        // As many as there may be, whether in order or ahead, and withdrawn before they come.
+        // Exactly the limit, in order or ahead, and withdrawn before they are announced.
         for receive in 1..=4 {
             m.handle_posted(with(receive, 6), &mut none).unwrap();
         }
@@ -359,12 +359,12 @@ mod tests {
             assert_eq!(m.handle_withdrawn(receive, &mut none), Err(error));
         }
         assert_eq!((m.waiting_receives(), m.waiting_places()), (10, 24));
-        // What it says again costs nothing.
+        // Repeated announcements cost nothing.
         for receive in [1, 6, 10] {
             m.handle_posted(with(receive, 1), &mut none).unwrap();
         }
         assert_eq!((m.waiting_receives(), m.waiting_places()), (10, 24));
-        // The one that all wait for is taken, and what is matched or withdrawn makes room.
+        // The receive that blocks the others is accepted, and matched or withdrawn receives make room.
         m.handle_posted(with(5, 1), &mut none).unwrap();
         assert_eq!(m.send(5, 50, None).unwrap().receive.receive, 1);
         assert_eq!(m.handle_withdrawn(2, &mut none), Ok(true));

@@ -1,4 +1,4 @@
-//! What two engines tell each other beside payload. Each message is the `meta` of a transfer with
+//! Messages between two engines besides payload. Each message is the `meta` of a transfer with
 //! [`crate::wire::WireOp::Control`], so it survives dead rails and arrives exactly once, like any data.
 
 mod host_offer;
@@ -9,214 +9,211 @@ use crate::wire::{Place, RefusalCode, SharedPlace};
 
 pub use host_offer::HostOffer;
 
-/// The most pieces that one read request or one posted receive may name: as many as fit into a
-/// message.
+/// Maximum pieces of one read request or one posted receive: as many as fit into a message.
 pub const MAX_MESSAGE_PIECES: usize = 1024;
 
-/// Most file descriptors of an [`Offer`].
+/// Maximum file descriptors of an [`Offer`].
 pub const MAX_OFFER_DESCRIPTORS: usize = 4096;
-/// Most bytes of an [`Offer`] for the driver.
+/// Maximum bytes of an [`Offer`] for the driver.
 pub const MAX_OFFER_BYTES: usize = 40 << 10;
-/// Most bytes of a plugin's name.
+/// Maximum bytes of a plugin's name.
 pub const MAX_PLUGIN_BYTES: usize = 128;
-/// Most bytes that a plugin's device may need to be connected to; NCCL's interface has 128.
+/// Maximum bytes of the handle that a plugin needs to connect to a device; NCCL's interface has 128.
 pub const MAX_HANDLE_BYTES: usize = 256;
 const MAX_REASON_BYTES: usize = 1000;
 
 /// A message between engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The sender gave this transfer up. Once acknowledged, nothing of it lands any more.
+    /// The sender gave this transfer up. Once this is acknowledged, nothing of it lands any longer.
     Cancel {
-        /// By the sender's number.
+        /// Number of the transfer at the sender.
         transfer: TransferId,
     },
-    /// Send me these bytes, as [`crate::wire::WireOp::ReadData`] with `read` as the context.
+    /// Requests these bytes, as [`crate::wire::WireOp::ReadData`] with `read` as the context.
     ReadRequest {
-        /// The reader's number for this part of a read.
+        /// Reader's number for this part of a read.
         read: u64,
-        /// What to send, and where it goes.
+        /// Bytes to send, and their destinations.
         pieces: Vec<ReadPiece>,
         /// Leave the payload in shared memory, which was tested before.
         shared: bool,
     },
     /// A read can't be served.
     ReadFailed {
-        /// The reader's number.
+        /// Reader's number.
         read: u64,
-        /// Why.
+        /// Reason of the failure.
         code: RefusalCode,
     },
     /// The reader no longer wants this read.
     ReadCancelled {
-        /// The reader's number.
+        /// Reader's number.
         read: u64,
     },
     /// A receive waits for a message with this tag.
     ReceivePosted(PostedReceive),
     /// The receive is over without data: don't send to it.
     ReceiveWithdrawn {
-        /// The receiver's number.
+        /// Receiver's number.
         receive: u64,
     },
     /// The message for this receive is longer than the receive: neither takes place.
     SendTooLong {
-        /// The receiver's number.
+        /// Receiver's number.
         receive: u64,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         len: u64,
     },
     /// The send that was matched with this receive ended early.
     SendFailed {
-        /// The receiver's number.
+        /// Receiver's number.
         receive: u64,
     },
-    /// On one host: what does it take to copy from and to this region of yours directly?
+    /// On one host: asks how to copy from and to this region of the other engine directly.
     RegionWanted {
         /// The region.
         key: RegionKey,
     },
-    /// The answer.
+    /// Answers [`Self::RegionWanted`].
     RegionOffered {
         /// The region.
         key: RegionKey,
-        /// How to get at it, or why not.
+        /// Access to the region, or the reason why there is none.
         offered: Result<Offer, String>,
     },
-    /// A region that was offered ends. Once acknowledged, nothing of the peer touches it any more.
+    /// A region that was offered ends. Once this is acknowledged, the peer does not touch the region any longer.
     RegionEnded {
         /// The region.
         key: RegionKey,
     },
     /// This engine closes: expect nothing more from it.
     Bye,
-    /// On one host: can you open this memory of mine?
+    /// On one host: asks whether the other engine can open this memory of the sender.
     MemoryShown {
-        /// Where it is.
+        /// Place of the memory.
         place: SharedPlace,
     },
-    /// The answer.
+    /// Answers [`Self::MemoryShown`].
     MemorySeen {
         /// Memory of the answering engine for the same test, or why the first one failed.
         seen: Result<SharedPlace, String>,
     },
-    /// A plugin is to carry the payload of this connection: on which of your devices do you listen?
+    /// A plugin is to carry the payload of this connection: asks for the device that the other engine listens on.
     CarrierWanted {
         /// The connection.
         of: Carried,
-        /// The rail that it arrives on, by the card of the one who is asked.
+        /// Rail that it arrives on, by the card of the other engine.
         rail: u16,
-        /// The plugin's name for itself, at most [`MAX_PLUGIN_BYTES`]: both ends must host the same.
+        /// The plugin's own name, at most [`MAX_PLUGIN_BYTES`] bytes: both ends must host the same.
         plugin: String,
     },
-    /// The answer.
+    /// Answers [`Self::CarrierWanted`].
     CarrierOffered {
         /// The connection.
         of: Carried,
-        /// What the plugin needs to connect, at most [`MAX_HANDLE_BYTES`], or why it can't be.
+        /// The plugin's connect handle, at most [`MAX_HANDLE_BYTES`] bytes, or the reason why it can't connect.
         offered: Result<Vec<u8>, String>,
     },
-    /// The plugin has accepted what the other one connects, perhaps long after that: only now may it carry
-    /// anything.
+    /// The plugin has accepted the other one's connection, perhaps long afterwards: only now may it carry anything.
     CarrierAccepted {
         /// The connection.
         of: Carried,
-        /// Or why it has not.
+        /// Reason why it has not accepted.
         accepted: Result<(), String>,
     },
 }
 
-/// A connection of a flow, as its sender counts: whose payload a plugin carries.
+/// A connection of a flow, by its sender's numbers, whose payload a plugin carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Carried {
     /// The flow.
     pub flow: FlowIndex,
-    /// Which of its connections.
+    /// Epoch of the connection.
     pub epoch: u64,
 }
 
-/// What a message takes up at its receiver until something else is over.
+/// Resource that a message takes up at its receiver until something else is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// Nothing that lasts.
+    /// Nothing lasting.
     Nothing,
-    /// The data of a read are on their way.
+    /// The data of a read are in flight.
     Read,
     /// A receive waits for a message.
     Receive,
 }
 
-/// The part of an engine that a message is for.
+/// Part of an engine that a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// [`crate::peer::Outbound`].
     Outbound,
     /// [`crate::peer::Inbound`].
     Inbound,
-    /// The driver. It looks at the memory of a [`Message::ReadRequest`] before a half sees that.
+    /// The driver. It checks the memory of a [`Message::ReadRequest`] before a side handles that.
     Driver,
 }
 
-/// How another process of the same host gets at a region.
+/// Access to a region for another process of the same host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The owner's number of its process.
+    /// Number of the owner's process.
     pub process: u32,
-    /// The PID namespace in which that number holds, by the kernel's number; 0 if the owner doesn't
-    /// know.
+    /// PID namespace in which that number holds, by the kernel's number; 0 if the owner doesn't know.
     pub namespace: u64,
     /// File descriptors of that process that are needed, at most [`MAX_OFFER_DESCRIPTORS`].
     pub descriptors: Vec<u32>,
-    /// What the device's driver needs, at most [`MAX_OFFER_BYTES`].
+    /// Bytes that the device's driver needs, at most [`MAX_OFFER_BYTES`].
     pub export: Vec<u8>,
 }
 
-/// A piece of a read: where the bytes are at the target, and where they go at the reader.
+/// A piece of a read: the source at the target, and the destination at the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadPiece {
-    /// Where they are.
+    /// Source of the bytes.
     pub from: Place,
-    /// Region of the reader.
+    /// Destination region of the reader.
     pub to_key: RegionKey,
-    /// Offset in it, in bytes.
+    /// Offset in that region, in bytes.
     pub to_offset: u64,
 }
 
-/// A receive, as its sender-to-be sees it.
+/// A receive, as announced to its future sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostedReceive {
-    /// The receiver's number; counts up from 1 without gaps, in the order of posting.
+    /// Receiver's number; counts up from 1 without gaps, in the order of posting.
     pub receive: u64,
-    /// The tag that a send must have.
+    /// Tag that a send must have.
     pub tag: u64,
-    /// Where the bytes go, in order.
+    /// Destinations of the bytes, in order.
     pub places: Vec<Place>,
-    /// Whether the sender may copy there.
+    /// Permission for the sender to copy there.
     pub leave: CopyLeave,
 }
 
-/// Whether a sender on the same host may copy a message straight into the memory of its receive. If it
-/// does, the data of its send is [`copied_message`]: no payload, only how many bytes are in place.
+/// Permission for a sender on the same host to copy a message straight into the memory of its receive. If it does, the
+/// data of its send is [`copied_message`]: no payload, only the number of bytes in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyLeave {
-    /// It may not.
+    /// Not permitted.
     #[default]
     No,
-    /// Not yet: it was not offered the regions, and may ask for them for the sake of later receives.
+    /// Not yet: the sender was not offered the regions, and may request them for the sake of later receives.
     Ask,
-    /// It may, until it has acknowledged that the receive is withdrawn.
+    /// Permitted, until the sender has acknowledged that the receive is withdrawn.
     Yes,
-    /// It may not, as the receive is in a device's memory: the payload is best left in memory that both
-    /// processes have open.
+    /// Not permitted, as the receive is in a device's memory: the payload is best left in memory that both processes
+    /// have open.
     Share,
 }
 
-/// The message of a [`crate::wire::WireOp::SendData`] whose bytes, so many, the sender has copied itself.
+/// Returns the message of a [`crate::wire::WireOp::SendData`] whose `bytes` bytes the sender has copied itself.
 pub fn copied_message(bytes: u64) -> Vec<u8> {
     bytes.to_le_bytes().to_vec()
 }
 
-/// How many bytes its sender has copied, by the message of a [`crate::wire::WireOp::SendData`]: none if it
+/// Returns how many bytes the sender has copied, by the message of a [`crate::wire::WireOp::SendData`]; `None` if that
 /// brings its payload.
 pub fn copied_bytes(message: &[u8]) -> Result<Option<u64>, DecodeError> {
     if message.is_empty() {
@@ -230,11 +227,11 @@ pub fn copied_bytes(message: &[u8]) -> Result<Option<u64>, DecodeError> {
 
 const WHAT: &str = "control message";
 
-/// Room for a message with one place, which most have, so that it need not grow.
+/// Initial capacity: room for a message with one place, which most have.
 const USUAL_BYTES: usize = 96;
 
 impl Message {
-    /// The message as bytes.
+    /// Returns the message as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(USUAL_BYTES);
         match self {
@@ -328,7 +325,7 @@ impl Message {
         out
     }
 
-    /// The part of the engine that the message is for.
+    /// Returns the part of the engine that the message is for.
     pub fn half(&self) -> Half {
         match self {
             Self::Cancel { .. }
@@ -351,7 +348,7 @@ impl Message {
         }
     }
 
-    /// What the message with these bytes takes up, known before it is read.
+    /// Returns the resource that the message with these bytes takes up, before it is decoded.
     pub fn takes(bytes: &[u8]) -> Takes {
         match bytes.first() {
             Some(2 | 14) => Takes::Read,
@@ -492,7 +489,7 @@ fn carried(reader: &mut Reader<'_>) -> Result<Carried, DecodeError> {
     Ok(Carried { flow: FlowIndex(index), epoch: reader.u64("epoch")? })
 }
 
-/// Encoded as in the frame that announces a ring.
+/// Decoded as in the frame that announces a bounce buffer.
 fn shared_place(reader: &mut Reader<'_>) -> Result<SharedPlace, DecodeError> {
     let bytes = reader.bytes("place")?;
     let not_one = |_| reader.field("place", bytes[0].into(), "memory as a ring's frame has it");

@@ -1,6 +1,7 @@
-//! Rails near a GPU: those whose devices share the most of the way through the PCI bus with it, or else its NUMA node.
+//! Rails near a GPU: those whose devices share most of the path through the PCI bus with it, or otherwise its NUMA
+//! node.
 
-/// Where something is on the PCI bus.
+/// Position on the PCI bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciPlace {
     /// Host bridge, bridges and the function itself: `pci0000:07`, `0000:07:00.0`, ….
@@ -9,25 +10,25 @@ pub struct PciPlace {
 }
 
 impl PciPlace {
-    /// The place at the end of this path in sysfs; `None` if it does not lead through the PCI bus.
+    /// Returns the position at the end of this path in sysfs; `None` if it does not lead through the PCI bus.
     pub fn new<'a>(steps: impl Iterator<Item = &'a str>, node: Option<u32>) -> Option<Self> {
         let way = steps.skip_while(|step| !step.starts_with("pci")).map(str::to_owned).collect();
         Some(Self { way, node }).filter(|place| !place.way.is_empty())
     }
 
-    /// How much of the way both have, and whether they share a node at least.
+    /// Returns how many steps of the path both share, and whether they share a node.
     fn shares(&self, other: &Self) -> (usize, bool) {
         let way = self.way.iter().zip(&other.way).take_while(|(one, two)| one == two).count();
         (way, self.node.is_some() && self.node == other.node)
     }
 }
 
-/// The positions of bits.
+/// Returns the positions of the set bits.
 pub fn numbers(bits: u64) -> impl Iterator<Item = usize> {
     (0..u64::BITS as usize).filter(move |at| bits >> at & 1 == 1)
 }
 
-/// The rails at the least distance; 0 if that is the distance of all.
+/// Returns the rails at the least distance, as bits; 0 if all have that distance.
 pub fn nearest(rails: &[(usize, PciPlace)], to: &PciPlace) -> u64 {
     let shared = |(_, place): &(usize, PciPlace)| place.shares(to);
     let most = rails.iter().map(shared).max();

@@ -1,31 +1,31 @@
-//! How long acknowledgements wait for what callers do next.
+//! Time that acknowledgements wait for the callers' next actions.
 //!
-//! With callers at the wheel, a message is likely to be answered at once. The answer goes first, and one
-//! acknowledgement is enough for several messages that come soon after each other. But a sender that has
-//! one message under way waits for the acknowledgement itself, so waiting has to prove worth while: where a
-//! wait brought nothing, the next ones are shorter or none.
+//! When callers drive the flows, a message is likely to be answered at once. The answer goes first, and one
+//! acknowledgement is enough for several messages in quick succession. But a sender with one message in flight waits
+//! for the acknowledgement itself, so waiting has to pay off: where a wait brought nothing, the next ones are shorter
+//! or skipped.
 
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// The longest wait: a few round trips on one host, nothing against one between hosts.
+/// Longest wait: a few round trips on one host, negligible next to one between hosts.
 const LONGEST: Duration = Duration::from_micros(20);
-/// Messages after which a full wait is tried again. It costs one that waits in vain a third of a microsecond
+/// Messages after which a full wait is tried again. For messages that wait in vain, this costs a third of a microsecond
 /// on average.
 const TRY_AGAIN: u32 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Until the time is over: more messages come meanwhile.
+    /// Until the time is over: more messages arrive meanwhile.
     ForMore,
-    /// Until the answer has gone: nothing comes before the acknowledgement.
+    /// Until the answer has been sent: nothing arrives before the acknowledgement.
     ForTheAnswer,
     /// Messages are not answered.
     NotAtAll,
 }
 
-/// Decides how long the acknowledgements of a thread that callers drive wait.
+/// Decides how long the acknowledgements of a caller-driven thread wait.
 #[derive(Debug)]
 pub struct AckHold {
     way: Way,
@@ -48,13 +48,13 @@ impl Default for AckHold {
 }
 
 impl AckHold {
-    /// Nothing waits any more.
+    /// Ends the wait.
     pub fn release(&mut self) {
         self.wait = None;
     }
 
-    /// Whether acknowledgements that a pass at this time leaves owed may leave. `came`: the pass brought
-    /// something that a caller may wait for; `sent`: it took up something that a caller sends.
+    /// Returns whether acknowledgements that are owed after a pass at this time may be sent. `came`: the pass received
+    /// something that a caller may wait for; `sent`: it picked up something that a caller sends.
     pub fn is_over(&mut self, now: Time, came: bool, sent: bool) -> bool {
         let Some(wait) = &mut self.wait else { return !(came && self.begin(now)) };
         wait.messages += u32::from(came);
@@ -76,7 +76,7 @@ impl AckHold {
         true
     }
 
-    /// Says whether there is a wait.
+    /// Begins a wait, and returns true, unless waiting does not pay off.
     fn begin(&mut self, now: Time) -> bool {
         if self.way != Way::ForMore {
             self.try_again_in = self.try_again_in.saturating_sub(1);
@@ -98,7 +98,7 @@ mod tests {
 
     const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
 
-    /// Passes of the times given, each with what came and what was sent; the time at which acknowledgements left.
+    /// Runs passes, each with its time, `came` and `sent`; returns the time at which acknowledgements were sent.
     fn left_at(hold: &mut AckHold, passes: &[(u64, bool, bool)]) -> Option<u64> {
         let mut over =
             passes.iter().filter(|(now, came, sent)| hold.is_over(Time(*now), *came, *sent));
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(waited, 2);
     }
 
-    /// Who waits until its message has arrived sends the next one only then.
+    /// A caller that waits until its message has arrived sends the next one only then.
     #[test]
     fn an_answer_takes_the_acknowledgement_along_that_holds_up_the_next_message() {
         let mut hold = AckHold::default();

@@ -1,46 +1,45 @@
-//! When a cumulative acknowledgement of a flow is due.
+//! Schedule of a flow's cumulative acknowledgements.
 
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// Acknowledgements come at least this many times per window.
+/// Minimum number of acknowledgements per window.
 const ACKS_PER_WINDOW: u32 = 4;
-/// Where the wire is slower than this end, a chunk is acknowledged before the next one is through,
-/// but not sooner than this after the last: the sender is to know how fast the rail is, and what is
-/// on it.
+/// Minimum time between two acknowledgements within a frame. Where the wire is slower than this end, a chunk is
+/// acknowledged before the next one is complete, so that the sender knows the rail's speed and its data in flight.
 const ACK_PAUSE: Duration = Duration::from_micros(200);
 
-/// What is left to read on a flow when its driver asks for acknowledgements.
+/// Input left on a flow when its driver polls for acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Burst {
-    /// More bytes are there, or a chunk that is here is still being copied.
+    /// More bytes are there, or a received chunk is still being copied.
     GoesOn,
-    /// Nothing, in the middle of a frame.
+    /// Nothing is left, in the middle of a frame.
     Pauses,
-    /// Nothing, between two frames.
+    /// Nothing is left, between two frames.
     Over,
 }
 
-/// Counts the chunk frames of a flow, and decides when the sender is told of them.
+/// Counts the chunk frames of a flow, and decides when to acknowledge them.
 ///
-/// An acknowledgement is due when a burst is over, four times per window, when the sender waits for
-/// it, and within a frame if the last one was made 200 us ago.
+/// An acknowledgement is due when a burst is over, four times per window, when the sender waits for it, and within a
+/// frame if the last one was made 200 us ago.
 #[derive(Clone, Copy, Debug)]
 pub struct AckPolicy {
-    /// Frames that are through: in place, or refused.
+    /// Completed frames: in place, or refused.
     through: u64,
-    /// Those that an acknowledgement or a refusal was made of.
+    /// Frames covered by an acknowledgement or a refusal so far.
     noted: u64,
-    /// Frames after which one is due.
+    /// Frames after which an acknowledgement is due.
     every: u64,
     is_awaited: bool,
-    /// When the last one was made because it was due.
+    /// Time of the last acknowledgement that was due.
     noted_at: Time,
 }
 
 impl AckPolicy {
-    /// For a flow of a channel with this window.
+    /// Returns the policy for a flow of a channel with this window.
     pub fn new(window_chunks: u32) -> Self {
         Self {
             through: 0,
@@ -51,34 +50,34 @@ impl AckPolicy {
         }
     }
 
-    /// The next chunk is in place.
+    /// Records that the next chunk is in place.
     pub fn handle_landed(&mut self) {
         self.through += 1;
     }
 
-    /// The next chunk is not taken. Returns its number, which the refusal names.
+    /// Records that the next chunk is refused. Returns its number, which the refusal names.
     pub fn handle_refused(&mut self) -> u64 {
         self.through += 1;
         self.noted = self.through;
         self.through
     }
 
-    /// The sender waits for the next acknowledgement.
+    /// Records that the sender waits for the next acknowledgement.
     pub fn handle_awaited(&mut self) {
         self.is_awaited = true;
     }
 
-    /// Whether frames are through that nothing was made of.
+    /// Returns whether completed frames are not covered yet.
     pub fn is_behind(&self) -> bool {
         self.through > self.noted
     }
 
-    /// Frames that acknowledgements and refusals were made of.
+    /// Returns the number of frames covered by acknowledgements and refusals.
     pub fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// The number for an acknowledgement, if one is due.
+    /// Returns the number for an acknowledgement, if one is due.
     pub fn poll_due(&mut self, burst: Burst, now: Time) -> Option<u64> {
         let is_late = burst == Burst::Pauses && now.since(self.noted_at) >= ACK_PAUSE;
         let is_many = self.through - self.noted >= self.every;
@@ -89,7 +88,7 @@ impl AckPolicy {
         })
     }
 
-    /// The number for an acknowledgement that is made now, due or not.
+    /// Returns the number for an acknowledgement that is made now, due or not.
     pub fn note(&mut self) -> u64 {
         self.noted = self.through;
         self.is_awaited = false;
@@ -105,7 +104,8 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_due_at_the_times_in_this_table() {
-        // Window, chunks, whether the sender waits, the burst, us since the last one; whether it is due.
+        // Window, chunks, whether the sender waits, the burst, us since the last one; whether an acknowledgement is
+        // due.
         let table = [
             (16, 0, true, Burst::Over, 1000, false),
             (16, 1, false, Burst::Over, 0, true),

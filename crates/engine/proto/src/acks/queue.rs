@@ -7,42 +7,42 @@ use crate::id::Time;
 use crate::quota::QuotaExceeded;
 use crate::wire::{ACK_BYTES, AckFrame, RefusalCode, Words};
 
-/// Bytes that may wait to be sent. A sender has at most a window of frames in flight, and each
-/// frame makes one acknowledgement at most, so an honest sender leaves fewer unread.
+/// Maximum bytes waiting to be sent. A sender has at most a window of frames in flight, and each frame makes one
+/// acknowledgement at most, so an honest sender leaves fewer unread.
 const OWED_BYTES_MAX: usize = 2 * MAX_WINDOW * ACK_BYTES;
-/// The largest window of a channel.
+/// Largest window of a channel.
 const MAX_WINDOW: usize = 1024;
 
-/// What the sender of a flow is told, in order.
+/// Acknowledgement frames for the sender of a flow, in order.
 ///
-/// A frame is withheld until [`Self::clear`]: while another flow, or a device, still writes a chunk
-/// that was taken from it, an acknowledgement would free memory that is being written.
+/// A frame is withheld until [`Self::clear`]: while another flow, or a device, still writes a chunk that was taken from
+/// it, an acknowledgement would free memory that is being written.
 #[derive(Debug)]
 pub struct AckQueue {
     policy: AckPolicy,
-    /// Frames that acknowledgements cover which were sent or may be sent.
+    /// Frames covered by acknowledgements that were sent or may be sent.
     told: u64,
     withheld: Vec<u8>,
-    /// May be sent.
+    /// Frames that may be sent.
     cleared: Vec<u8>,
-    /// When it was last said that this end lives.
+    /// When the last sign of life was sent.
     life_at: Time,
     bye: Bye,
-    /// The reason in front of the good-bye, in frames.
+    /// Reason in front of the goodbye, in frames.
     why: Vec<u8>,
 }
 
-/// The last word of this end.
+/// State of the goodbye.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bye {
     NotYet,
-    /// Once all else is said.
+    /// To be sent after all other frames.
     Due,
     Said,
 }
 
 impl AckQueue {
-    /// For a flow of a channel with this window.
+    /// Returns the queue for a flow of a channel with this window.
     pub fn new(window_chunks: u32) -> Self {
         Self {
             policy: AckPolicy::new(window_chunks),
@@ -55,46 +55,46 @@ impl AckQueue {
         }
     }
 
-    /// The next chunk is in place.
+    /// Records that the next chunk is in place.
     pub fn handle_landed(&mut self) {
         self.policy.handle_landed();
     }
 
-    /// The next chunk is not taken.
+    /// Records that the next chunk is refused.
     pub fn handle_refused(&mut self, code: RefusalCode) {
         let refusal = AckFrame::Refusal { sequence: self.policy.handle_refused(), code };
         self.withheld.extend_from_slice(&refusal.encode());
     }
 
-    /// The sender waits for the next acknowledgement.
+    /// Records that the sender waits for the next acknowledgement.
     pub fn handle_awaited(&mut self) {
         self.policy.handle_awaited();
     }
 
-    /// Whether chunks are in place that no acknowledgement was made of.
+    /// Returns whether chunks are in place that no acknowledgement covers.
     pub fn is_behind(&self) -> bool {
         self.policy.is_behind()
     }
 
-    /// Acknowledges what is in place, if that is due.
+    /// Acknowledges the chunks in place, if that is due.
     pub fn note_if_due(&mut self, burst: Burst, now: Time) {
         if let Some(sequence) = self.policy.poll_due(burst, now) {
             self.push(sequence);
         }
     }
 
-    /// Acknowledges what is in place.
+    /// Acknowledges the chunks in place.
     pub fn note(&mut self) {
         let sequence = self.policy.note();
         self.push(sequence);
     }
 
-    /// Whether some wait for [`Self::clear`].
+    /// Returns whether frames wait for [`Self::clear`].
     pub fn are_withheld(&self) -> bool {
         !self.withheld.is_empty()
     }
 
-    /// Nothing lands that was taken from its flow: all may leave.
+    /// Releases all frames: no chunk taken from the flow is being written any longer.
     pub fn clear(&mut self) {
         if self.are_withheld() {
             drop_last_ack(&mut self.cleared);
@@ -103,8 +103,8 @@ impl AckQueue {
         }
     }
 
-    /// Says once more what the sender was told, if the last time is so long ago: that says that this
-    /// end lives, and may be said at any time.
+    /// Repeats the last acknowledgement as a sign of life, if the previous sign is at least `pause` ago. That may be
+    /// sent at any time.
     pub fn show_life(&mut self, now: Time, pause: Duration) {
         if now.since(self.life_at) >= pause {
             self.life_at = now;
@@ -115,14 +115,14 @@ impl AckQueue {
         }
     }
 
-    /// This end leaves: it says so, once, behind all that is withheld now.
+    /// Sends a goodbye, once, after all frames withheld now.
     pub fn say_bye(&mut self) {
         if self.bye == Bye::NotYet {
             self.bye = Bye::Due;
         }
     }
 
-    /// This end gives the sender up: says why, then [`Self::say_bye`].
+    /// Sends the reason for giving the sender up, then a goodbye as [`Self::say_bye`] does.
     pub fn say_why(&mut self, words: &str) {
         if self.bye != Bye::Said {
             self.why = Words::of(words).flat_map(AckFrame::encode).collect();
@@ -130,19 +130,19 @@ impl AckQueue {
         }
     }
 
-    /// Whether there is nothing to send, now or later.
+    /// Returns whether there is nothing to send, now or later.
     pub fn is_empty(&self) -> bool {
         self.cleared.is_empty() && self.withheld.is_empty() && self.bye != Bye::Due
     }
 
-    /// An error if the sender takes no acknowledgements and goes on sending. `unsent`: bytes that the
-    /// driver has taken and not sent.
+    /// Returns an error if the sender reads no acknowledgements and goes on sending. `unsent`: bytes that the driver
+    /// has taken and not sent.
     pub fn check_quota(&self, unsent: usize) -> Result<(), QuotaExceeded> {
         let owed = self.cleared.len() + self.withheld.len() + unsent;
         QuotaExceeded::check("bytes of acknowledgements not taken", owed, OWED_BYTES_MAX)
     }
 
-    /// Hands all frames that may leave to `send`, which takes them; not called if there are none.
+    /// Hands all frames that may be sent to `send`, which takes them; does not call it if there are none.
     pub fn drain(&mut self, send: impl FnOnce(&[u8])) {
         if self.bye == Bye::Due && !self.are_withheld() {
             self.cleared.append(&mut self.why);
@@ -161,7 +161,7 @@ impl AckQueue {
     }
 }
 
-/// A cumulative acknowledgement makes an unsent earlier one superfluous.
+/// Drops an unsent acknowledgement, which a later cumulative one makes superfluous.
 fn drop_last_ack(frames: &mut Vec<u8>) {
     if let Some(last) = frames.last_chunk::<ACK_BYTES>()
         && matches!(AckFrame::decode(last), Ok(AckFrame::Ack { .. }))

@@ -1,19 +1,19 @@
-//! Places among the connections of an engine, and among those that go through shared memory.
+//! Limits on an engine's connections, and on those that go through shared memory.
 
 use std::sync::Arc;
 
 use super::{PeerShare, Taken, Wanted};
 
-/// Connections of a peer for each flow that it says it has: old ones end later than new ones begin.
+/// Maximum connections of a peer for each flow that it announces: old ones end later than new ones begin.
 pub const CONNECTIONS_PER_FLOW: u32 = 4;
-/// Streams of an engine, 64 MiB of memory: further connections use their sockets.
+/// Maximum shared-memory streams of an engine, 64 MiB of memory: further connections use their sockets.
 pub const STREAMS_MAX: u64 = 32;
-/// The most streams with one peer.
+/// Maximum shared-memory streams with one peer.
 pub const STREAMS_OF_A_PEER_MAX: u64 = 8;
 
 impl PeerShare {
-    /// A place for one more connection of the peer, which says that it has so many flows; or why
-    /// there is none. `limit`: connections of all peers.
+    /// Takes a place for one more connection of the peer, which announces this many flows; fails with the reason.
+    /// `limit`: connections of all peers.
     pub fn take_connection(self: &Arc<Self>, flows: u32, limit: u32) -> Result<Taken, String> {
         let (known, most) = (self.taken(), flows.saturating_mul(CONNECTIONS_PER_FLOW));
         if known >= most.into() {
@@ -31,7 +31,7 @@ impl PeerShare {
         })
     }
 
-    /// A place for one more stream with the peer, or why there is none.
+    /// Takes a place for one more shared-memory stream with the peer; fails with the reason.
     pub fn take_stream(self: &Arc<Self>) -> Result<Taken, String> {
         let full = |known, whose| format!("{known} connections{whose} have shared memory already");
         let known = self.taken();

@@ -1,35 +1,35 @@
-//! Pinned memory of an engine: which peers have some, and how much.
+//! Pinned memory of an engine, and each peer's part of it.
 //!
-//! Rings for sending have one half of the limit and those for receiving the other, since whoever
-//! sends first would take it all, and then nothing could arrive. Each half is a [`Budget`] that peers share. Flows
-//! without a ring leave the work to flows of their peer that have one. A peer without any waits until others give
-//! some back: idle rings at once, those of a stalled payload after a while.
+//! Bounce buffers for sending have one half of the limit and those for receiving the other, since otherwise the first
+//! sender would take all of it, and nothing could arrive. Each half is a [`Budget`] that peers share. Flows without a
+//! buffer leave the work to flows of their peer that have one. A peer without any waits until others return some: idle
+//! buffers at once, those of a stalled payload after a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Budget, PeerShare, Taken, Wanted};
 
-/// Requests to give memory back are at least this far apart.
+/// Minimum time in ns between requests to return memory.
 const ASKED_EVERY_NS: u64 = 50_000_000;
 
-/// Which way the bytes go. Each has queues of its own: devices copy both ways at once.
+/// Direction of the bytes. Each has its own queues: devices copy both ways at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the ring.
+    /// To the bounce buffer.
     Out,
-    /// From the ring.
+    /// From the bounce buffer.
     In,
 }
 
-/// The pinned memory that the rings of an engine may have together.
+/// Budget of pinned memory for all bounce buffers of an engine.
 pub struct StagingBudget {
     limit: u64,
     out: Arc<Budget>,
     r#in: Arc<Budget>,
-    /// Held while one direction looks at what the other has.
+    /// Held while one direction reads the other's amount.
     taking: Mutex<()>,
-    /// When flows were last asked to give back what they don't need, by the monotonic clock.
+    /// When flows were last asked to return unneeded memory, by the monotonic clock.
     asked_ns: AtomicU64,
 }
 
@@ -42,21 +42,21 @@ pub struct Stock {
     is_told: AtomicBool,
 }
 
-/// One of those that have pinned memory, or are about to: kept with that memory, which copies keep longer than the
-/// ring.
+/// One of the users of pinned memory, or about to be one. Stored together with that memory, which copies keep longer
+/// than the buffer.
 pub struct Holder(Arc<Stock>);
 
-/// Why there is no pinned memory.
+/// Reason why there is no pinned memory.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Short {
-    /// In words.
+    /// Reason as text.
     pub why: String,
-    /// Others have it, and may give it back.
+    /// True if others have the memory, and may return it.
     pub passes: bool,
 }
 
 impl StagingBudget {
-    /// A budget of so many bytes for both directions together.
+    /// Returns a budget of this many bytes for both directions together.
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
             limit,
@@ -67,12 +67,12 @@ impl StagingBudget {
         })
     }
 
-    /// The bytes that both directions may have together.
+    /// Returns the bytes that both directions may have together.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The stock of a peer that has no memory yet.
+    /// Returns the stock of a peer that has no memory yet.
     pub fn stock(self: &Arc<Self>, direction: Direction) -> Arc<Stock> {
         Arc::new(Stock {
             budget: self.clone(),
@@ -83,7 +83,7 @@ impl StagingBudget {
         })
     }
 
-    /// For people: the memory that is in use, if any.
+    /// Returns a description of the memory in use, if any.
     pub fn text(&self) -> Option<String> {
         let (out, r#in) = (self.out.taken(), self.r#in.taken());
         let limit = self.limit;
@@ -92,7 +92,7 @@ impl StagingBudget {
         })
     }
 
-    /// A peer that has no memory waits for some. Says whether flows are to be asked now.
+    /// Returns whether to ask flows now to return memory, for a peer that waits for some.
     pub fn must_ask(&self, now_ns: u64) -> bool {
         let is_due = |asked: u64| (now_ns >= asked + ASKED_EVERY_NS).then_some(now_ns);
         self.asked_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_due).is_ok()
@@ -105,7 +105,7 @@ impl StagingBudget {
         }
     }
 
-    /// The bytes that one direction may have. A ring that can't be smaller may have more than the half.
+    /// Returns the bytes that one direction may have. A buffer that can't be smaller may have more than half.
     fn limit_of(&self, direction: Direction, wanted: Wanted) -> u64 {
         let half = self.limit / 2;
         let other = match direction {
@@ -119,7 +119,7 @@ impl StagingBudget {
 }
 
 impl Stock {
-    /// Takes so many bytes; with fewer than `least` nobody could begin anything.
+    /// Takes `bytes` bytes; `least` is the least amount that is of any use.
     pub fn take(&self, bytes: u64, least: u64) -> Result<Taken, Short> {
         let StagingBudget { limit, taking, .. } = &*self.budget;
         let wanted = Wanted { amount: bytes, least };
@@ -140,15 +140,15 @@ impl Stock {
         Err(Short { why, passes: bytes <= *limit })
     }
 
-    /// Whether [`Self::take`] would give a ring that can't be smaller.
+    /// Returns whether [`Self::take`] would succeed for a buffer that can't be smaller.
     pub fn has_left(&self, bytes: u64) -> bool {
         let wanted = Wanted { amount: bytes, least: bytes };
         self.share.has_left(wanted, self.budget.limit_of(self.direction, wanted))
     }
 
-    /// Makes something of pinned memory, which enters. Whoever tries counts as one that has some, so
-    /// that of several who fail at the same time the last knows that it is the last. And whoever fails
-    /// though nobody has any tries once more: somebody has let go of it meanwhile.
+    /// Makes something out of pinned memory. Callers that are still trying count as holders, so the last of several
+    /// concurrent failures knows that it is last. A caller that fails as the only holder tries once more, since memory
+    /// may have been returned meanwhile.
     pub fn insist<T, E>(self: &Arc<Self>, make: impl Fn() -> Result<T, E>) -> Result<T, E> {
         let _trying = self.enter();
         match make() {
@@ -157,18 +157,19 @@ impl Stock {
         }
     }
 
-    /// One more has pinned memory.
+    /// Counts one more holder of pinned memory.
     pub fn enter(self: &Arc<Self>) -> Holder {
         self.holders.fetch_add(1, Ordering::AcqRel);
         Holder(self.clone())
     }
 
-    /// How many have pinned memory, or are about to, or had it and devices still copy.
+    /// Returns the number of holders: flows that have pinned memory, are about to have it, or had it while devices
+    /// still copy.
     pub fn holders(&self) -> usize {
         self.holders.load(Ordering::Acquire)
     }
 
-    /// Whether nobody was told yet that there is too little for all flows.
+    /// Returns true the first time only: the shortage of memory for all flows is to be reported once.
     pub fn is_news(&self) -> bool {
         !self.is_told.swap(true, Ordering::Relaxed)
     }

@@ -1,16 +1,16 @@
-//! The time that an engine may wait for peers, which perhaps have it wait on purpose.
+//! Limit on the time that an engine waits for peers, which may make it wait on purpose.
 
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// The longest wait for one peer.
+/// Longest wait for one peer.
 const WAIT_MAX: Duration = Duration::from_millis(50);
-/// After [`WaitAllowance::MAX`] an engine waits one part in this many of the time: a progress thread that waits serves no
+/// After [`WaitAllowance::MAX`], an engine waits at most 1/`SHARE` of the time: a progress thread that waits serves no
 /// other peer.
 const SHARE: u32 = 50;
 
-/// The time that an engine may still wait.
+/// Time that an engine may still wait.
 #[derive(Debug)]
 pub struct WaitAllowance {
     left: Duration,
@@ -18,10 +18,10 @@ pub struct WaitAllowance {
 }
 
 impl WaitAllowance {
-    /// The most that an engine waits for such peers one after another.
+    /// Maximum time that an engine waits for such peers one after another.
     pub const MAX: Duration = Duration::from_millis(500);
 
-    /// A budget of which nothing is taken.
+    /// Returns a full allowance.
     pub fn new(now: Time) -> Self {
         Self { left: Self::MAX, since: now }
     }

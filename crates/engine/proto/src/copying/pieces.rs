@@ -5,26 +5,26 @@ use crate::peer::pair_places;
 use crate::plan::Segment;
 use crate::wire::Place;
 
-/// The most bytes of a piece, which takes some 30 us. So 1 MiB is work for four threads.
+/// Maximum bytes of a piece, which takes about 30 us. So 1 MiB is work for four threads.
 pub const PIECE_BYTES: u64 = 256 << 10;
-/// The most parts of a piece.
+/// Maximum parts of a piece.
 pub const PIECE_PARTS: usize = 256;
 
 /// One copy of a request, between two regions of memory.
 pub struct CopyPart<R> {
-    /// The region that is read.
+    /// Region to read.
     pub from: R,
-    /// The offset in it, in bytes.
+    /// Offset in `from`, in bytes.
     pub from_offset: u64,
-    /// The region that is written.
+    /// Region to write.
     pub to: R,
-    /// The offset in it, in bytes.
+    /// Offset in `to`, in bytes.
     pub to_offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// The point up to which parts are claimed. The default is their start.
+/// Point up to which parts are claimed. The default is their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     pub(super) part: usize,
@@ -33,16 +33,16 @@ pub struct Cursor {
 
 /// A range of a part.
 pub struct Piece<'a, R> {
-    /// The part.
+    /// Part that the range belongs to.
     pub part: &'a CopyPart<R>,
-    /// The offset of the range in the part, in bytes.
+    /// Offset of the range in the part, in bytes.
     pub offset: u64,
-    /// Bytes of the range.
+    /// Length of the range in bytes.
     pub len: u64,
 }
 
 /// Returns the copies from the segments of a send, whose regions are `near`, to the places of its receive. `find` finds
-/// a region of the peer, and `len` says how many bytes it has. Returns nothing if `find` does, or if a place reaches
+/// a region of the peer, and `len` returns its length in bytes. Returns `None` if `find` does, or if a place reaches
 /// beyond its region; fails if `find` does.
 pub fn message_parts<R: Clone, E>(
     (segments, near): (&[Segment], &[R]),
@@ -76,7 +76,7 @@ pub fn message_parts<R: Clone, E>(
     Ok(Some(parts))
 }
 
-/// Returns where the piece ends that begins at `from`, and its bytes.
+/// Returns the end of the piece that begins at `from`, and its bytes.
 pub(super) fn after<R>(parts: &[CopyPart<R>], from: Cursor) -> (Cursor, u64) {
     let (mut at, mut bytes) = (from, 0);
     while at.part < parts.len() && at.part - from.part < PIECE_PARTS && bytes < PIECE_BYTES {
@@ -91,7 +91,7 @@ pub(super) fn after<R>(parts: &[CopyPart<R>], from: Cursor) -> (Cursor, u64) {
     (at, bytes)
 }
 
-/// Returns the ranges of parts that `bytes` from `from` on cover.
+/// Returns the ranges of parts that the `bytes` bytes from `from` on cover.
 pub fn pieces<R>(
     parts: &[CopyPart<R>],
     from: Cursor,

@@ -1,37 +1,36 @@
-//! The number of an attempt to connect a flow, with the sessions of both ends in its upper bits.
+//! Number of an attempt to connect a flow, with the sessions of both ends in its upper bits.
 
 use std::time::Duration;
 
-/// The epoch of a flow: which attempt to connect it this is, in which session of its sender, and
-/// (in a hello) which session of the other end the sender has heard.
+/// Epoch of a flow: the number of the attempt to connect it, the session of its sender, and (in a hello) the other
+/// end's session as last received by the sender.
 ///
-/// Sessions are told apart by 16 bits: no end remembers nearly as many.
+/// Sessions have 16 bits: no end remembers nearly as many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Where the session stands in an epoch, and where the one that was heard. Attempts are counted below.
+/// Bit positions of the sender's session and of the other end's. Attempts are counted in the bits below.
 const SESSION_SHIFT: u32 = 48;
 const HEARD_SHIFT: u32 = 31;
 const HEARD_MASK: u64 = 0x1_ffff;
-/// Stands for the session of a peer that has taken something and was never heard. Sessions have 16
-/// bits, so it is no session's number.
+/// Stands for the session of a peer that has acknowledged something without sending a hello. Sessions have 16 bits, so
+/// no session has this number.
 const UNHEARD: u64 = HEARD_MASK;
-/// Attempts that count as honest however young the other engine is.
+/// Attempts that count as honest even if the other engine is young.
 const ATTEMPTS_SLACK: u64 = 1 << 16;
 const ATTEMPTS_MASK: u64 = (1 << HEARD_SHIFT) - 1;
 
 impl Epoch {
-    /// The epoch before the first attempt in the session that a peer's own number stands for.
+    /// Returns the epoch before the first attempt in the session with this number.
     pub fn first(number: u32) -> Self {
         Self(u64::from(number) << SESSION_SHIFT)
     }
 
-    /// The epoch as a hello says it now, with the session in which the peer was `heard`.
+    /// Returns the epoch for a hello sent now, with the peer's session as last received (`heard`).
     ///
-    /// `was_acknowledged`: the peer has acknowledged something. `has_taken`: something of the peer was
-    /// taken. A session of the peer is as good as unheard until one of both is so. Its hello may have
-    /// been read long after the peer had given it up, and the peer's next session must not be asked
-    /// to go on with it.
+    /// `was_acknowledged`: the peer has acknowledged something. `has_taken`: this end has taken something from the
+    /// peer. Without either, the peer's session counts as unknown: its hello may have been read long after the peer
+    /// gave up that session, and the peer's next session must not be asked to continue it.
     #[must_use]
     pub fn in_hello(self, heard: Option<u32>, was_acknowledged: bool, has_taken: bool) -> Self {
         let heard = match heard {
@@ -43,29 +42,29 @@ impl Epoch {
         Self(self.0 | heard << HEARD_SHIFT)
     }
 
-    /// The session of the sender.
+    /// Returns the session of the sender.
     pub fn session(self) -> u32 {
         // 16 bits are left.
         (self.0 >> SESSION_SHIFT) as u32
     }
 
-    /// The session of the receiver that the sender of a hello has heard.
+    /// Returns the receiver's session, as last received by the sender of a hello.
     pub fn heard_session(self) -> Option<u32> {
         // 0 stands for none; the mask leaves 17 bits.
         Some(((self.0 >> HEARD_SHIFT) & HEARD_MASK).checked_sub(1)? as u32)
     }
 
-    /// The epoch of a connection, whatever its hello said of the other end's session.
+    /// Returns the epoch of a connection, without the other end's session.
     #[must_use]
     pub fn of_connection(self) -> Self {
         Self(self.0 & !(HEARD_MASK << HEARD_SHIFT))
     }
 
-    /// Whether so many attempts can have been made to an engine of this age: there is at most one in a millisecond, and
-    /// there was none before the engine was.
+    /// Checks that this many attempts can have been made to an engine of this age: at most one per millisecond, and
+    /// none before the engine started.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Description of the invalid field.
     pub fn check(self, age: Duration) -> Result<(), String> {
         let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let (attempts, most) = (self.attempts(), ATTEMPTS_SLACK.saturating_add(age_ms));
@@ -75,7 +74,7 @@ impl Epoch {
         Err(format!("field epoch counts {attempts} attempts, allowed is 0 to {most}"))
     }
 
-    /// How many attempts to connect the flow there were in the session.
+    /// Returns the number of attempts to connect the flow in the session.
     pub fn attempts(self) -> u64 {
         self.0 & ATTEMPTS_MASK
     }

@@ -1,4 +1,4 @@
-//! The steps by which a driver answers a hello.
+//! Steps by which a driver answers a hello.
 
 use std::time::Duration;
 
@@ -8,24 +8,25 @@ use super::parted::Parting;
 use super::state::{Action, PeerEvent, PeerState};
 use crate::hello::RefusedCode;
 
-/// Steps for one hello. It takes a few if it comes in a new session, or if the user adds its sender just now.
+/// Maximum steps for one hello. It takes several if it comes in a new session, or if the user is just adding its
+/// sender.
 const TRIES: u8 = 4;
 
-/// Answers one hello. The driver asks for a step, carries it out, and asks again until a step is an answer.
+/// Answers one hello. The driver requests a step, carries it out, and repeats until a step is an answer.
 #[derive(Debug)]
 pub struct Greeter {
     epoch: Epoch,
     tries: u8,
 }
 
-/// The session with the sender of a hello, as it stands here.
+/// Session with the sender of a hello, as it is here.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
-    /// The state of the peer.
+    /// State of the peer.
     pub state: PeerState,
-    /// The number of our session.
+    /// Number of this end's session.
     pub own: u32,
-    /// The session in which the peer spoke before in ours.
+    /// Session of the peer as last received in this session.
     pub heard: Option<u32>,
     /// True if flows of the peer are up.
     pub has_flows_up: bool,
@@ -34,17 +35,17 @@ pub struct Live {
 /// A step that the driver carries out for a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Answer: accept the flow in the session that is there, and note the hello's session as heard.
+    /// Answer: accept the flow in the current session, and note the hello's session as heard.
     Welcome,
     /// Begin a session, accept the flow in it, and note the hello's session as heard. If another thread has begun one
     /// meanwhile, ask again.
     Begin,
     /// Ask again soon: another thread is about to forget a session that has ended.
     Wait,
-    /// End the session that is there by this event, then ask again.
+    /// End the current session with this event, then ask again.
     End(PeerEvent),
-    /// Answer: end the session that is there by this event, note that the hello's is over as well, and refuse the flow
-    /// with [`RefusedCode::SessionOver`].
+    /// Answer: end the current session with this event, note that the hello's is over as well, and refuse the flow with
+    /// [`RefusedCode::SessionOver`].
     EndBoth(PeerEvent),
     /// Answer: find out whether the flows that are up still are, and refuse the flow with
     /// [`RefusedCode::OtherSession`].
@@ -54,10 +55,10 @@ pub enum Step {
 }
 
 impl Greeter {
-    /// A greeter of a hello with this epoch, to an engine of this age.
+    /// Returns a greeter of a hello with this epoch, to an engine of this age.
     ///
     /// # Errors
-    /// The words for the hello's sender, if the epoch counts more attempts than can have been made to this engine
+    /// Error text for the hello's sender, if the epoch counts more attempts than can have been made to this engine
     /// ([`Epoch::check`]).
     pub fn new(epoch: u64, age: Duration) -> Result<Self, String> {
         let epoch = Epoch(epoch);
@@ -65,15 +66,15 @@ impl Greeter {
         Ok(Self { epoch, tries: 0 })
     }
 
-    /// The session of the hello's sender.
+    /// Returns the session of the hello's sender.
     pub fn session(&self) -> u32 {
         self.epoch.session()
     }
 
     /// Returns the next step.
     ///
-    /// `live` is the session here, if there is one. `parting` is the memory of the instance; read it after `live`. `fits`
-    /// says that the hello's card is the known one, or that none is known. `is_unused` says whether the session here is
+    /// `live` is the current session, if there is one. `parting` is the memory of the instance; read it after `live`.
+    /// `fits`: the hello's card is the known one, or none is known. `is_unused` returns whether the current session is
     /// still empty.
     pub fn next(
         &mut self,
@@ -117,7 +118,7 @@ mod tests {
     use super::PeerState::{Closing, Connected, CutOff, Leaving, Lost, New, Removed, Unknown};
     use super::*;
 
-    /// The number of the session here.
+    /// Number of the session here.
     const OWN: u32 = 9;
 
     fn greeter(said: u32, knows: Option<u32>) -> Greeter {
@@ -125,7 +126,7 @@ mod tests {
         Greeter::new(epoch.0, Duration::ZERO).unwrap()
     }
 
-    /// The memory of an instance of which two sessions are over.
+    /// Memory of an instance with two ended sessions.
     fn parting(state: PeerState) -> Parting {
         let mut parting = Parting::default();
         parting.state = state;

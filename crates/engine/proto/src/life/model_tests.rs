@@ -1,7 +1,7 @@
-//! Two engines by these rules, on a network that loses and reorders whatever they say, with users who
-//! add and remove, and crashes. Every order of what may happen is tried, to some depth. From wherever
-//! that leads, they find together again once the network is calm and their users want it; and nobody
-//! believes for ever in a session that the other does not know.
+//! Two engines under these rules, on a network that loses and reorders messages, with users who add and remove, and
+//! with crashes. The test tries every order of events up to some depth. From every state that this reaches, the engines
+//! connect again once the network is calm and their users want it, and neither stays in a session that the other does
+//! not know.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use super::*;
 use crate::hello::RefusedCode;
 
-/// Moves from the start, all of which are tried.
+/// Moves from the start, in every order.
 const DEPTH: usize = 7;
-/// Messages under way at a time; others are lost.
+/// Maximum messages in flight; further ones are lost.
 const NET_MAX: usize = 3;
 
-/// The connection on which an end speaks.
+/// Connection on which an end sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Out {
     Idle,
@@ -22,24 +22,24 @@ enum Out {
     Up,
 }
 
-/// An engine, and what it knows of the other.
+/// An engine, and its knowledge of the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct End {
     /// Its run.
     instance: u8,
-    /// The run of the other that is meant.
+    /// Known run of the other.
     knows: u8,
     state: PeerState,
-    /// The session in which it speaks, and how many it has had.
+    /// Session in which the end sends, and the number of sessions so far.
     own: u32,
     sessions: u32,
     heard: Option<u32>,
     over: BTreeSet<u32>,
     wants: bool,
     out: Out,
-    /// The session of the connection on which the other speaks.
+    /// Session of the connection on which the other end sends.
     arrival: Option<u32>,
-    /// Something came on it.
+    /// Data arrived on that connection.
     is_used: bool,
     adds: u8,
     removes: u8,
@@ -53,8 +53,8 @@ enum Word {
     OtherSession,
 }
 
-/// What is under way to the end `to`, if that is still the same run. Each is about the connection on
-/// which the end that connected it speaks in `session`.
+/// A message to the end `to`, valid while that is the same run. Each is about the connection on which the end that
+/// connected it sends in `session`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Message {
     to: usize,
@@ -65,14 +65,14 @@ struct Message {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum What {
-    /// `from`: the run that says it; `knows`: the session that it has heard.
+    /// `from`: the sender's run; `knows`: the session that it has received.
     Hello {
         from: u8,
         knows: Option<u32>,
     },
     Welcome,
     Refused(Word),
-    /// A reset of the connection on which `to` speaks, or of the other.
+    /// A reset of the connection on which `to` sends, or of the other.
     OutBroken,
     ArrivalBroken,
     Bye,
@@ -104,7 +104,7 @@ impl End {
         }
     }
 
-    /// Another run of the other has nothing to do with the one before.
+    /// Another run of the other end has nothing to do with the previous one.
     fn meets(&mut self, instance: u8) {
         if self.knows != instance {
             let Self { adds, removes, sessions, .. } = *self;
@@ -132,7 +132,7 @@ impl World {
     }
 
     fn say(&mut self, to: usize, session: u32, what: What) {
-        // Whom the speaker means, or whoever is there where the kernel answers.
+        // The run that the sender means, or the current run where the kernel answers.
         let instance = match what {
             What::Hello { .. } => self.ends[1 - to].knows,
             _ => self.ends[to].instance,
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// Does what follows from an event, but for what a hello is answered.
+    /// Carries out the consequences of an event, except the answer to a hello.
     fn happens(&mut self, at: usize, event: PeerEvent) -> Action {
         let (state, action) = self.ends[at].state.after(event);
         if matches!(action, Action::End | Action::EndBoth | Action::BeginAnew) {
@@ -186,7 +186,7 @@ impl World {
         self.say(1 - at, own, What::Hello { from, knows });
     }
 
-    /// Time is up for a connection, which is closed.
+    /// Closes a connection whose time is up.
     fn give_up(&mut self, at: usize) {
         self.ends[at].out = Out::Idle;
         self.say(1 - at, self.ends[at].own, What::ArrivalBroken);
@@ -221,7 +221,7 @@ impl World {
                     return self.welcome(at, session);
                 }
                 Step::Welcome => return self.welcome(at, session),
-                // Then no session is there: the one that begins for the hello is another step.
+                // Afterwards there is no session: beginning one for the hello is another step.
                 Step::End(_) => {
                     self.end_session(at);
                     self.ends[at].state = PeerState::Lost;
@@ -270,7 +270,7 @@ impl World {
         self.say(1 - at, session, What::Welcome);
     }
 
-    /// Whether the other end has the connection which this one hears it on.
+    /// Returns whether the other end has the connection on which this one receives from it.
     fn is_arrival_alive(&self, at: usize) -> bool {
         let there = &self.ends[1 - at];
         there.out != Out::Idle
@@ -305,7 +305,7 @@ impl World {
             What::Refused(word) if is_asking => {
                 end.out = Out::Idle;
                 end.note_flows();
-                // Another engine can prove only who it is itself.
+                // Another engine can prove only its own identity.
                 let (code, proven) = match word {
                     Word::WrongInstance => (RefusedCode::WrongInstance, false),
                     Word::Removed => (RefusedCode::Removed, true),
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    /// Every world that may follow.
+    /// Returns every possible next world.
     fn next(&self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut may = |change: &dyn Fn(&mut Self)| {
@@ -387,7 +387,7 @@ impl World {
         all
     }
 
-    /// Both speak on connections that the other hears, in sessions that both know.
+    /// Returns whether both send on connections that the other receives, in sessions that both know.
     fn agree(&self) -> bool {
         [0, 1].into_iter().all(|at| {
             let end = &self.ends[at];
@@ -398,8 +398,8 @@ impl World {
         })
     }
 
-    /// The network is calm: what is said arrives, and what is broken is noticed. If `users` want it,
-    /// each adds the other whenever it is not known. Says how often that was.
+    /// Runs with a calm network: messages arrive, and broken connections are noticed. If `users`, each user adds the
+    /// other end whenever it is not known. Returns how often that happened.
     fn calm(&mut self, users: bool) -> u32 {
         let mut added = 0;
         for round in 0..24 {
@@ -417,8 +417,8 @@ impl World {
                     self.ends[at].arrival = None;
                     self.ends[at].note_flows();
                 }
-                // Its connection is none, or nobody hears it: it closes that without a word, as a word
-                // might be taken for one about the next.
+                // The connection is gone or one-way. Close it silently, since a message might be taken for one about
+                // the next connection.
                 if self.ends[at].out == Out::Asking || !self.is_arrival_alive(1 - at) {
                     self.ends[at].out = Out::Idle;
                     self.ends[at].note_flows();
@@ -430,7 +430,7 @@ impl World {
                 }
                 let end = &self.ends[at];
                 let is_live = !end.state.is_over();
-                // For ever is longer than a timeout.
+                // Longer than a timeout.
                 if is_live && end.state != PeerState::Connected && round % 8 == 7 {
                     self.happens(at, PeerEvent::Unreachable);
                 } else if is_live && end.out == Out::Idle && end.wants {
@@ -461,7 +461,7 @@ impl World {
     }
 }
 
-/// Tries everything that may happen within [`DEPTH`] moves. Says how many worlds there are.
+/// Tries every order of events within [`DEPTH`] moves. Returns the number of worlds.
 fn search(start: World) -> usize {
     let mut seen = HashSet::from([start.clone()]);
     let mut worlds = vec![start];
@@ -492,8 +492,7 @@ fn two_engines_that_are_connected_always_find_together_again() {
     println!("{} worlds", search(connected));
 }
 
-/// One that was removed asks in vain. Its hello is read only when it has given up, and the other's user
-/// has added it by then.
+/// A removed end asks in vain. Its hello is read only after it has given up, and the other's user has added it by then.
 #[test]
 fn a_hello_of_a_session_that_is_over_ends_no_session_that_the_user_began() {
     let mut world = World::new();

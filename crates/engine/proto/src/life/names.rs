@@ -1,21 +1,21 @@
-//! The names by which certificates call engines.
+//! Names of engines on their certificates.
 //!
-//! A certificate is shown when an engine is introduced; its flows prove by metadata that they are of the
-//! same engine. So its names are kept by its instance, which nobody else can claim.
+//! An engine shows its certificate in a metadata request; its flows then prove by metadata that they belong to the same
+//! engine. So its names are stored by its instance, which no other engine can claim.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::id::InstanceId;
 
-/// Names that a certificate has proven; none where there was no certificate.
+/// Names proven by a certificate; empty without one.
 pub type Names = Arc<[String]>;
 
-/// Engines that are remembered. Past that, the oldest of those is forgotten whose names most have: who
-/// introduces itself as one engine after the other has only its own forgotten.
+/// Maximum number of remembered engines. Beyond it, the oldest engine of the most frequent names is forgotten: a client
+/// that requests metadata as one engine after another displaces only its own entries.
 const KNOWN_MAX: usize = 1024;
 
-/// The names of engines that have shown a certificate, within bounds.
+/// Names of engines that have shown a certificate, within bounds.
 #[derive(Debug, Default)]
 pub struct ProvenNames {
     names: BTreeMap<InstanceId, Names>,
@@ -23,7 +23,7 @@ pub struct ProvenNames {
 }
 
 impl ProvenNames {
-    /// The engine has shown a certificate with these names.
+    /// Records that the engine has shown a certificate with these names.
     pub fn note(&mut self, instance: InstanceId, names: Names) {
         if self.names.insert(instance, names).is_some() {
             return;
@@ -34,7 +34,7 @@ impl ProvenNames {
         }
     }
 
-    /// The names of an engine; none if it has shown no certificate.
+    /// Returns the names of an engine; empty if it has shown no certificate.
     pub fn of(&self, instance: InstanceId) -> Names {
         self.names.get(&instance).cloned().unwrap_or_default()
     }

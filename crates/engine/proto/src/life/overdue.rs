@@ -1,17 +1,16 @@
-//! When a peer that gives no sign of life is given up.
+//! Timeout of peers that give no sign of life.
 
 use std::time::Duration;
 
 use super::state::PeerEvent;
 
-/// The event that follows from a peer's silence, if it is over the `timeout`.
+/// Returns the event that a peer's silence amounts to, if it exceeds `timeout`.
 ///
-/// `cut_off`: how long no flow has been up, if none is. `silence`: how long nothing was heard of the
-/// peer though something is under way. Time in which the driver itself had no CPU counts as neither.
-/// While no flow is up, `cut_off` decides: without a flow nothing can arrive. A word of the peer that
-/// the driver has not read yet (`has_unread`) excuses it, too. But a peer that was silent for twice
-/// the time is lost in any case, for instance one whose answers to
-/// handshakes begin `cut_off` again and again, and that never brings a flow up.
+/// `cut_off`: how long no flow has been up, if none is. `silence`: how long nothing was received from the peer though
+/// something is outstanding. Time in which the driver itself had no CPU counts as neither. While no flow is up,
+/// `cut_off` decides: without a flow nothing can arrive. Data from the peer that the driver has not read yet
+/// (`has_unread`) excuses it, too. But a peer that was silent for twice the time is lost in any case, for instance one
+/// whose answers to handshakes restart `cut_off` again and again, and that never brings a flow up.
 pub fn overdue(
     timeout: Duration,
     cut_off: Option<Duration>,

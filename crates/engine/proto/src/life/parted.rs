@@ -6,36 +6,36 @@ use super::state::PeerState;
 use crate::hello::Metadata;
 use crate::id::InstanceId;
 
-/// Instances that are remembered; the oldest is forgotten first.
+/// Maximum remembered instances; the oldest is forgotten first.
 const PARTED_MAX: usize = 4096;
-/// Sessions of an instance that are remembered to be over.
+/// Maximum remembered ended sessions of an instance.
 const SESSIONS_MAX: usize = 16;
 
-/// What is remembered of peers that were known, within bounds.
+/// Memory of peers that were known, within bounds.
 #[derive(Debug, Default)]
 pub struct Parted {
     known: BTreeMap<InstanceId, Parting>,
     order: VecDeque<InstanceId>,
 }
 
-/// What is remembered of one instance.
+/// Memory of one instance.
 #[derive(Clone, Debug, Default)]
 pub struct Parting {
-    /// Its state while it has no session.
+    /// State while it has no session.
     pub state: PeerState,
-    /// The metadata that the user gave for it, if ever.
+    /// Metadata that the user gave for it, if ever.
     pub given: Option<Metadata>,
-    /// Its sessions that are over, the newest last.
+    /// Ended sessions of the instance, newest last.
     over: VecDeque<u32>,
 }
 
 impl Parted {
-    /// What is remembered of an instance, if anything is.
+    /// Returns the memory of an instance, if there is one.
     pub fn get(&self, instance: InstanceId) -> Option<&Parting> {
         self.known.get(&instance)
     }
 
-    /// What is remembered of an instance from now on.
+    /// Returns the memory of an instance, created if missing.
     pub fn entry(&mut self, instance: InstanceId) -> &mut Parting {
         if !self.known.contains_key(&instance) {
             self.order.push_back(instance);
@@ -48,8 +48,8 @@ impl Parted {
         self.known.entry(instance).or_default()
     }
 
-    /// A session with the instance is over. `heard`: the session of the instance in it, if something
-    /// came of that.
+    /// Records that a session with the instance is over. `heard`: the session of the instance in it, if the two
+    /// exchanged data.
     pub fn end_session(&mut self, instance: InstanceId, state: PeerState, heard: Option<u32>) {
         let parting = self.entry(instance);
         if parting.state != PeerState::Removed {
@@ -62,12 +62,12 @@ impl Parted {
 }
 
 impl Parting {
-    /// The sessions of the instance that are over, the newest last.
+    /// Returns the ended sessions of the instance, newest last.
     pub fn over(&self) -> impl Iterator<Item = u32> + '_ {
         self.over.iter().copied()
     }
 
-    /// A session of the instance is over.
+    /// Records that a session of the instance is over.
     pub fn end(&mut self, session: u32) {
         self.over.push_back(session);
         if self.over.len() > SESSIONS_MAX {

@@ -1,4 +1,4 @@
-//! The standing of a peer: its state, the side that connects its flows, and the outcome of the latest attempts.
+//! Standing of a peer: its state, the side that connects its flows, and the outcome of the latest attempts.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use crate::id::{FlowIndex, Time};
 use crate::pairing::{Layout, Pairs, RailPair};
 use crate::reason::LostReason;
 
-/// The standing of a peer, for threads that report events and for those that only look.
+/// Standing of a peer, for threads that report events and for those that only read.
 #[derive(Debug)]
 pub struct Standing {
     life: Mutex<Life>,
-    /// The state in `life`, for those who only look.
+    /// Copy of the state in `life`, for readers.
     state: AtomicU8,
-    /// The side that connects the flows towards it, as a number of [`Outward`].
+    /// Side that connects the flows towards the peer, as a number of [`Outward`].
     outward: AtomicU8,
-    /// One more than the session of its hellos; 0 before the first.
+    /// The session of its hellos plus one; 0 before the first.
     heard: AtomicU64,
     lost: OnceLock<LostReason>,
 }
 
-/// The state, and what the flows came to.
+/// State, and results of attempts to connect.
 #[derive(Debug)]
 struct Life {
     state: PeerState,
@@ -33,20 +33,20 @@ struct Life {
     led_rails: u64,
 }
 
-/// The side that connects the flows towards a peer.
+/// Side that connects the flows towards a peer.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Outward {
-    /// No engine: it came to us, and we have nothing to send to it.
+    /// Neither engine: the peer connected to this one, which has nothing to send to it.
     Unwanted,
     /// This engine.
     Connects,
-    /// The peer: they are the other direction of those that arrive from it.
+    /// The peer: the flows are the other direction of those that arrive from it.
     Answers,
 }
 
 impl Life {
-    /// The pair at this position, with this rail of the peer, leads to the peer.
+    /// Records that the pair at this position, with this rail of the peer, leads to the peer.
     fn note_led(&mut self, index: usize, rail: usize) {
         self.attempts.leads_there(index);
         // A card has at most 64 rails.
@@ -55,7 +55,7 @@ impl Life {
 }
 
 impl Standing {
-    /// A new peer with so many pairs of rails and flows, of which none was up.
+    /// Returns a new peer with this many rail pairs and flows, none of which was up.
     pub fn new(pairs: usize, flows: usize) -> Self {
         let (state, attempts) = (PeerState::New, Attempts::new(pairs, flows));
         Self {
@@ -67,39 +67,39 @@ impl Standing {
         }
     }
 
-    /// Its state.
+    /// Returns the peer's state.
     #[inline]
     pub fn state(&self) -> PeerState {
         PeerState::from_number(self.state.load(Ordering::Acquire))
     }
 
-    /// Returns whether it is being told good-bye: it will close its flows, which are not to be connected again, and
+    /// Returns whether the peer is being sent a goodbye: its flows will close and are not to be connected again, and it
     /// takes no operations.
     #[inline]
     pub fn is_parting(&self) -> bool {
         self.state().is_parting()
     }
 
-    /// Something happens to it that ends nothing at once. See [`Self::end`] for what does.
+    /// Handles an event that ends nothing at once. See [`Self::end`] for the others.
     pub fn happens(&self, event: PeerEvent) -> Action {
         let mut life = self.life();
         let (state, action) = life.state.after(event);
         let ends = matches!(action, Action::End | Action::EndBoth | Action::BeginAnew);
-        // What comes after its end is another session's.
+        // Events after the peer's end belong to another session.
         if !ends && !life.state.is_over() {
             self.enter(&mut life, state);
         }
         action
     }
 
-    /// Something happens to it that ends it, if it does: from now on it takes no operations. Returns whether this call
-    /// made it so. `and_then` runs at its end, before another call here goes on.
+    /// Handles an event that may end the peer, which takes no operations afterwards. Returns whether this call ended
+    /// it. `and_then` runs at its end, before another call here continues.
     pub fn end(&self, event: PeerEvent, why: LostReason, and_then: impl FnOnce()) -> bool {
         let mut life = self.life();
         let (state, action) = life.state.after(event);
         let state = match action {
             Action::End | Action::EndBoth => state,
-            // That state is of the session which follows.
+            // The action's state is that of the next session.
             Action::BeginAnew => PeerState::Lost,
             _ => return false,
         };
@@ -109,12 +109,12 @@ impl Standing {
         first
     }
 
-    /// Returns the reason for its end, if it has ended.
+    /// Returns the reason for the peer's end, if it has ended.
     pub fn lost(&self) -> Option<&LostReason> {
         self.lost.get()
     }
 
-    /// Looks whether flows are up by which it is reached, and notes it.
+    /// Checks whether flows are up by which the peer is reached, and records the result.
     pub fn note_flows(&self, is_reached: impl FnOnce() -> bool) {
         let mut life = self.life();
         // Under the lock: a flow that comes up meanwhile is noted after this.
@@ -123,7 +123,7 @@ impl Standing {
         self.enter(&mut life, state);
     }
 
-    /// A flow towards it is up.
+    /// Records that a flow towards the peer is up.
     pub fn note_flow_up(&self, layout: &Layout, flow: FlowIndex) {
         let (mut life, pair) = (self.life(), layout.pair_index(flow));
         life.attempts.up(pair, flow.0 as usize);
@@ -134,8 +134,8 @@ impl Standing {
         self.enter(&mut life, state);
     }
 
-    /// Flows of this position take other rails from now on. A refusal on the former rails says nothing of these;
-    /// whether the rail there led to the peer is known.
+    /// Moves the flows of this position to other rails. A refusal on the former rails says nothing about the new ones;
+    /// whether the new remote rail led to the peer is known.
     pub fn change_pair(&self, pairs: &Pairs, index: usize, pair: RailPair) {
         if pairs.at(index) != pair {
             pairs.replace(index, pair);
@@ -147,7 +147,7 @@ impl Standing {
         }
     }
 
-    /// A flow of it came from this address. `rails`: those of its card.
+    /// Records that a flow of the peer came from this address. `rails`: those of its card.
     pub fn note_origin(&self, pairs: &Pairs, rails: &[RailCard], address: IpAddr) {
         let mut life = self.life();
         for (index, (_, to)) in pairs.iter().enumerate() {
@@ -157,24 +157,24 @@ impl Standing {
         }
     }
 
-    /// A kernel refused a connection on these rails. Returns whether that must be confirmed soon.
+    /// Records that a kernel refused a connection on these rails. Returns whether that must be confirmed soon.
     pub fn note_nobody_there(&self, pair: usize, now: Time) -> bool {
         let mut life = self.life();
         life.attempts.nobody_there(pair, now);
         life.state == PeerState::CutOff && life.attempts.is_unsure(pair)
     }
 
-    /// A connection on these rails came to something else than that.
+    /// Records any other result of a connection on these rails.
     pub fn note_somebody_there(&self, pair: usize) {
         self.life().attempts.somebody_there(pair);
     }
 
-    /// The engine that listens there refused a flow. `proven`: it has proven to be the peer.
+    /// Records that the engine that listens there refused a flow. `proven`: it has proven to be the peer.
     pub fn note_refused(&self, layout: &Layout, flow: FlowIndex, code: RefusedCode, proven: bool) {
         let mut life = self.life();
         let word = is_final(code, proven, life.state).then_some(proven);
         let index = flow.0 as usize;
-        // It does not take what the peer's own metadata proves.
+        // An engine that rejects the peer's own metadata is another engine.
         if code == RefusedCode::Unproven && !proven {
             life.attempts.refused_by_another(index, word);
         } else {
@@ -182,48 +182,50 @@ impl Standing {
         }
     }
 
-    /// The session of the peer that was heard in this one.
+    /// Returns the peer's session as last received in this one.
     pub fn heard_session(&self) -> Option<u32> {
-        // It was made of a u32.
+        // It was made from a u32.
         self.heard.load(Ordering::Acquire).checked_sub(1).map(|session| session as u32)
     }
 
-    /// A hello of this session of the peer is welcome.
+    /// Records that a hello of this session of the peer is welcome.
     pub fn note_heard(&self, session: u32) {
         self.heard.store(u64::from(session) + 1, Ordering::Release);
     }
 
-    /// The common verdict of all attempts to connect flows; `None` while flows are up by which it is reached.
+    /// Returns the event that all attempts to connect flows amount to; `None` while flows are up by which the peer is
+    /// reached.
     pub fn verdict(&self, is_reached: impl FnOnce() -> bool) -> Option<PeerEvent> {
         let life = self.life();
         if is_reached() { None } else { life.attempts.verdict() }
     }
 
-    /// Pairs of rails that were seen to lead to it.
+    /// Returns the rail pairs that were seen to lead to the peer.
     pub fn pairs_that_lead_there(&self, pairs: &Pairs) -> Vec<usize> {
         let life = self.life();
         (0..pairs.len()).filter(|pair| life.attempts.has_led_there(*pair)).collect()
     }
 
-    /// Returns whether flows towards it are wanted: not before the first use if it came to us.
+    /// Returns whether flows towards the peer are wanted. If the peer connected first, they are not before the first
+    /// use.
     #[inline]
     pub fn wants_flows(&self) -> bool {
         self.outward.load(Ordering::Acquire) != Outward::Unwanted as u8
     }
 
-    /// Returns whether this engine connects the flows towards it.
+    /// Returns whether this engine connects the flows towards the peer.
     #[inline]
     pub fn connects_flows(&self) -> bool {
         self.outward.load(Ordering::Acquire) == Outward::Connects as u8
     }
 
-    /// Flows towards it are wanted from now on. Returns whether this engine has to begin to connect them.
+    /// Makes flows towards the peer wanted. Returns whether this engine has to begin to connect them.
     pub fn want_flows(&self) -> bool {
         self.decide(Outward::Connects)
     }
 
     /// Returns whether flows to the peer are to be the other direction of those that come from it, of which there are
-    /// so many. The first of them decides, unless flows are being connected already.
+    /// `flows`. The first of them decides, unless flows are being connected already.
     pub fn answers(&self, layout: &Layout, flows: u32) -> bool {
         if layout.flows() != flows {
             return false;

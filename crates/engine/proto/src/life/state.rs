@@ -1,88 +1,88 @@
-//! The states of a peer, the events that change them, and the actions that follow.
+//! States of a peer, the events that change them, and the actions that follow.
 
 use crate::hello::RefusedCode;
 
-/// Where a peer stands.
+/// State of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PeerState {
-    /// Nobody has spoken of it.
+    /// Never mentioned so far.
     #[default]
     Unknown,
     /// Known, and no flow was ever up, either way.
     New,
     /// A flow is up.
     Connected,
-    /// Flows were up, and none is.
+    /// Flows were up; none is now.
     CutOff,
-    /// The user has removed it, and it is being told good-bye.
+    /// The user has removed it, and it is being sent a goodbye.
     Leaving,
-    /// This engine closes, and the peer is being told good-bye.
+    /// This engine closes, and the peer is being sent a goodbye.
     Closing,
     /// Given up. It may come back.
     Lost,
-    /// The user has removed it. Only the user has it back.
+    /// The user has removed it. Only the user can add it again.
     Removed,
 }
 
-/// What happens to a peer.
+/// Event in the life of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// The user adds it, and nothing else is known of it than the user says.
+    /// The user adds it, and nothing beyond the user's metadata is known of it.
     Add,
-    /// The user adds it, by another card than its own hello had.
+    /// The user adds it, with a card that differs from that of its own hello.
     AddOtherCard,
     /// The user removes it.
     Remove,
     /// The user closes this engine.
     Close,
-    /// It has heard the good-bye, or had time to, or can't be told.
+    /// The peer has received the goodbye, or had time to, or can't be reached.
     Told,
-    /// It says hello.
+    /// The peer sends a hello.
     Hello(HelloKind),
-    /// It says good-bye.
+    /// The peer sends a goodbye.
     Bye,
     /// A flow is up.
     Up,
     /// No flow is up.
     Down,
-    /// Every rail that led to it refuses connections, for [`CONFIRM`](super::CONFIRM) at least; or every rail there
-    /// is if none did, for [`CONFIRM_NEW`](super::CONFIRM_NEW).
+    /// Every rail that led to the peer refuses connections, for [`CONFIRM`](super::CONFIRM) at least. If none did,
+    /// every rail there refuses, for [`CONFIRM_NEW`](super::CONFIRM_NEW).
     NobodyThere,
-    /// Every flow got a final word; see [`is_final`](super::is_final).
+    /// Every flow got a final refusal; see [`is_final`](super::is_final).
     Dismissed {
-        /// All of them from an engine that has proven to be the peer.
+        /// All of them came from an engine that has proven to be the peer.
         proven: bool,
     },
     /// No flow was up for `peer_timeout_ms`.
     Unreachable,
-    /// Nothing was heard of it for `peer_timeout_ms`, though something was asked of it.
+    /// Nothing was received from the peer for `peer_timeout_ms`, though something was outstanding.
     Silent,
 }
 
-/// What a hello is, by what was heard of the peer before.
+/// Kind of a hello, by what was received from the peer before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloKind {
-    /// For the first time in this session of ours, of which it has not heard.
+    /// The first one in this end's session, of which the peer has not received anything.
     First,
-    /// In the same session as before, or in one that belongs to ours.
+    /// In the same session as before, or in one that belongs to this end's.
     Current,
-    /// In another session, and no flow of the one before is up.
+    /// In another session, and no flow of the previous one is up.
     Anew,
-    /// The same, and that session has heard ours, which ends with the one before.
+    /// Like `Anew`, and that session knows this end's, which ends with the previous one.
     AnewInVain,
     /// In another session while flows are up.
     TooEarly,
     /// In a session that is over.
     Over,
-    /// With another card than is known for it.
+    /// With a card that differs from the known one.
     OtherCard,
 }
 
-/// What follows.
+/// Resulting action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
+    /// No action.
     Nothing,
     /// Begin a session.
     Begin,
@@ -92,7 +92,7 @@ pub enum Action {
     End,
     /// Connect flows, if that is not done yet.
     Connect,
-    /// Say good-bye on a flow, if one is up. [`PeerEvent::Told`] follows.
+    /// Send a goodbye on a flow, if one is up. [`PeerEvent::Told`] follows.
     SayBye,
     /// Accept the flow.
     Welcome,
@@ -116,22 +116,22 @@ impl PeerState {
         Self::Removed,
     ];
 
-    /// The state of this number; none but those of `as u8` are kept.
+    /// Returns the state of this number; only values of `as u8` are stored.
     pub fn from_number(number: u8) -> Self {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
 
-    /// Whether the session is over, or never was.
+    /// Returns whether the session is over, or never was.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Unknown | Self::Lost | Self::Removed)
     }
 
-    /// Whether it is being told good-bye.
+    /// Returns whether the peer is being sent a goodbye.
     pub fn is_parting(self) -> bool {
         matches!(self, Self::Leaving | Self::Closing)
     }
 
-    /// What follows from an event, and the state after it.
+    /// Returns the state after an event, and the action that follows.
     pub fn after(self, event: PeerEvent) -> (Self, Action) {
         use PeerState::{Closing, Connected, CutOff, Leaving, Lost, New, Removed, Unknown};
         match self {
@@ -149,7 +149,7 @@ impl PeerState {
                 _ => (Leaving, Action::Nothing),
             },
             Closing => match event {
-                // What is under way goes on until it has heard.
+                // Transfers in flight continue until the peer has received the goodbye.
                 PeerEvent::Hello(HelloKind::First | HelloKind::Current) => {
                     (Closing, Action::Welcome)
                 }
@@ -177,7 +177,7 @@ impl PeerState {
 
     fn in_session(self, event: PeerEvent) -> (Self, Action) {
         let ends = match event {
-            // Flows came up before anybody could act on that.
+            // Flows came up before the event was handled.
             PeerEvent::Unreachable | PeerEvent::NobodyThere | PeerEvent::Dismissed { .. }
                 if self == Self::Connected =>
             {
@@ -197,9 +197,8 @@ impl PeerState {
             PeerEvent::Remove => (Self::Leaving, Action::SayBye),
             PeerEvent::Close => (Self::Closing, Action::SayBye),
             PeerEvent::Hello(HelloKind::AnewInVain) => (Self::Lost, Action::EndBoth),
-            // It may have lost this session, which our own flows are about to hear. If it were
-            // heard now, its new session would end with ours; and so on for ever if both come again
-            // at once.
+            // The peer may have lost this session, which this end's own flows are about to find out. If its hello were
+            // accepted now, its new session would end with this one, and so on forever if both connect again at once.
             PeerEvent::Hello(HelloKind::First) if self == Self::CutOff => {
                 (self, Action::RefuseAndProbe)
             }
@@ -217,7 +216,7 @@ impl PeerState {
 }
 
 impl PeerEvent {
-    /// Whether it may end a session.
+    /// Returns whether the event may end a session.
     fn is_end(self) -> bool {
         match self {
             Self::Bye

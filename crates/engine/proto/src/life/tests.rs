@@ -1,4 +1,4 @@
-//! Every state with every event, and what that means for the ways between states.
+//! Every state with every event, and the resulting transitions between states.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,9 +31,9 @@ const EVENTS: [PeerEvent; 20] = [
     PeerEvent::Silent,
 ];
 
-/// The states are those of [`PeerState::ALL`] by their letters here, each cell is the state afterwards and
-/// what follows: `b`egin, begin `a`new, `e`nd, `c`onnect, `s`ay good-bye, `w`elcome, refuse because it
-/// is `r`emoved, its session is `o`ver, its `d`ata differ or it comes `t`oo early, `p`robe, end both for it comes in `v`ain.
+/// The states are those of [`PeerState::ALL`] by their letters here, each cell is the state afterwards and the action:
+/// `b`egin, begin `a`new, `e`nd, `c`onnect, `s`ay goodbye, `w`elcome, refuse because it is `r`emoved, its session is
+/// `o`ver, its `d`ata differ or it comes `t`oo early, `p`robe, end both for it comes in `v`ain.
 const TABLE: &str = "
                      U  N  C  K  L  X  G  R
 Add                  Nb Nc Cc Kc Na X. Nb Nb
@@ -58,7 +58,7 @@ Unreachable          U. Ge C. Ge Re Ge G. R.
 Silent               U. Ge Ge Ge Re Ge G. R.
 ";
 
-/// The row of an event. An event without one does not compile.
+/// Returns the row of an event. An event without one does not compile.
 fn row(event: PeerEvent) -> &'static str {
     match event {
         PeerEvent::Add => "Add",
@@ -149,7 +149,7 @@ fn a_number_is_the_state_that_it_was() {
     }
 }
 
-/// States that can be reached by such events.
+/// Returns the states that such events can reach.
 fn reached(from: PeerState, may: impl Fn(PeerState, PeerEvent) -> bool) -> HashSet<PeerState> {
     let (mut seen, mut open) = (HashSet::from([from]), vec![from]);
     while let Some(state) = open.pop() {
@@ -286,7 +286,7 @@ fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
     assert_eq!(attempts.verdict(), None, "the other rail may lead there");
     assert!(!attempts.is_unsure(0) && attempts.is_unsure(1));
     attempts.nobody_there(1, second);
-    // The third never led there, whatever it says.
+    // The third rail never led there, so its attempts don't count.
     assert_eq!(attempts.verdict(), Some(PeerEvent::NobodyThere));
     attempts.somebody_there(1);
     assert_eq!(attempts.verdict(), None, "no way there, or time ran out: a cable was cut");

@@ -1,38 +1,38 @@
-//! When a thread that watches deadlines had no CPU: nobody is to blame for what it did not see then.
+//! Times in which a thread that watches deadlines had no CPU: no peer is to blame for what it did not see then.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// What a thread may be late without a word: about what it is late where CPUs are busy.
+/// Lateness of a thread that does not count: about as much as is normal where CPUs are busy.
 const SLACK: Duration = Duration::from_millis(50);
-/// Absences that are remembered: some 50 seconds of them at least.
+/// Maximum remembered absences: at least about 50 seconds of them.
 const REMEMBERED: usize = 1024;
 
-/// Absences of a thread, by what it says of its sleep.
+/// Absences of a thread, from its reports about its sleep.
 #[derive(Debug)]
 pub struct Absences {
     woke: Time,
     due: Option<Time>,
-    /// From when to when, in order.
+    /// Start and end of each absence, in order.
     spans: VecDeque<(Time, Time)>,
 }
 
 impl Absences {
-    /// Of a thread that is awake now.
+    /// Returns the record of a thread that is awake now.
     pub fn new(now: Time) -> Self {
         Self { woke: now, due: None, spans: VecDeque::new() }
     }
 
-    /// The thread goes to sleep, for so long at most.
+    /// Records that the thread goes to sleep, for `limit` at most.
     pub fn sleeps(&mut self, now: Time, limit: Option<Duration>) {
         self.due = limit.map(|limit| now.after(limit));
-        // What it does when it is awake takes no time to speak of.
+        // Its work while awake takes negligible time.
         self.note(self.woke, now);
     }
 
-    /// It is awake again. Says how long it was away since it woke up last, beyond its sleep.
+    /// Records that the thread is awake again. Returns how long it was away since it last woke up, beyond its sleep.
     pub fn wakes(&mut self, now: Time) -> Duration {
         let woke = std::mem::replace(&mut self.woke, now);
         if let Some(due) = self.due.take() {
@@ -41,20 +41,20 @@ impl Absences {
         self.within(woke, now)
     }
 
-    /// How much of a time it was away.
+    /// Returns how much of a time it was away.
     pub fn within(&self, since: Time, now: Time) -> Duration {
         let late = self.spans.iter().rev().take_while(|(_, end)| *end > since);
         late.map(|(begin, end)| (*end).min(now).since((*begin).max(since))).sum()
     }
 
-    /// How long something has lasted for this thread.
+    /// Returns how long something has lasted for this thread.
     pub fn lasted(&self, since: Time, now: Time) -> Duration {
         now.since(since).saturating_sub(self.within(since, now))
     }
 
-    /// How long something has been silent for this thread, where it was silent for `silence` by the clock.
+    /// Returns how long something has been silent for this thread, where it was silent for `silence` by the clock.
     pub fn silence(&self, silence: Duration, now: Time) -> Duration {
-        // Far in the past if it is longer than the clock's time.
+        // `None` if it is longer than the clock's time.
         let silent_ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
         let since = now.0.checked_sub(silent_ns).map(Time);
         since.map_or(silence, |since| self.lasted(since, now))

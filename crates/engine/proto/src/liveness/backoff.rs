@@ -5,34 +5,34 @@ use std::time::Duration;
 /// A pause that doubles each time it is taken, between bounds that the caller gives each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
-    /// The next pause; zero for the least.
+    /// Next pause; zero for the least.
     next: Duration,
 }
 
 impl Backoff {
-    /// The pause to be made now; the next one is twice as long.
+    /// Returns the pause to be made now; the next one is twice as long.
     pub fn take(&mut self, least: Duration, most: Duration) -> Duration {
         let pause = self.peek(least, most);
         self.next = pause.saturating_mul(2);
         pause
     }
 
-    /// The pause that [`Self::take`] would return.
+    /// Returns the pause that [`Self::take`] would return.
     pub fn peek(&self, least: Duration, most: Duration) -> Duration {
         self.next.max(least).min(most)
     }
 
-    /// The longest pause comes next.
+    /// Makes the next pause the longest.
     pub fn exhaust(&mut self) {
         self.next = Duration::MAX;
     }
 
-    /// Whether no pause was taken since the last reset.
+    /// Returns whether no pause was taken since the last reset.
     pub fn is_fresh(&self) -> bool {
         self.next.is_zero()
     }
 
-    /// The shortest pause comes next.
+    /// Makes the next pause the shortest.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

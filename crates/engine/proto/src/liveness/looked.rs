@@ -1,30 +1,30 @@
-//! For how long something has been silent, as far as somebody looked.
+//! Length of a silence, counted only while a thread checks for data.
 
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// For how long something has brought nothing that it owes, while somebody looked.
+/// How long something has brought nothing that it owes, counted while a thread checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookedSilence {
     looked: Time,
-    /// So long before the last look.
+    /// Length of the silence at the last check.
     lasted: Duration,
 }
 
-/// Between two looks so much time counts at most: in the rest this thread had no CPU, or another thread of who owes
-/// had none, and it is not known what would have come.
+/// Maximum time that counts between two checks. In the rest, this thread or the thread that owes had no CPU, and it is
+/// not known what would have arrived.
 const LOOK_GAP: Duration = Duration::from_millis(10);
 
 impl LookedSilence {
-    /// For how long, looked at now, where who owes says so long.
+    /// Returns the length of the silence at a check now, given the length `told` by the clock.
     pub fn note(&mut self, now: Time, told: Duration) -> Duration {
         self.lasted = (self.lasted + now.since(self.looked).min(LOOK_GAP)).min(told);
         self.looked = now;
         self.lasted
     }
 
-    /// For how long, at the last look.
+    /// Returns the length of the silence at the last check.
     pub fn lasted(&self) -> Duration {
         self.lasted
     }
@@ -41,7 +41,7 @@ mod tests {
         let mut look = |now: u64, told: u64| {
             silence.note(Time(now * MS), Duration::from_millis(told)).as_millis()
         };
-        // Nobody has looked before.
+        // There was no check before.
         assert_eq!(look(1000, 900), 10);
         for now in (1009..1400).step_by(9) {
             assert_eq!(look(now, now - 100), u128::from(10 + now - 1000));

@@ -1,23 +1,23 @@
-//! Work for a peer that every thread has left alone.
+//! Detection of work for a peer that no thread picks up.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Looks at which work is found alone before it counts as forgotten. The control thread looks every 50 ms at most, and
-/// its own absences don't count: the poster may wait for a CPU before it announces its work.
+/// Number of checks that find work not picked up until it counts as forgotten. The control thread checks every 50 ms at
+/// most, and its own absences don't count: the posting thread may wait for a CPU before it announces its work.
 const FORGOTTEN_LOOKS: u32 = 3;
 
-/// The memory of the looks at a peer, from one to the next.
+/// State kept between the checks of a peer.
 #[derive(Debug, Default)]
 pub struct Looks {
-    /// Chunks sent by the look at which work was first left alone.
+    /// Chunks sent by the check that first found the work.
     sent: AtomicU64,
-    /// Looks since then, and that one; 0 if no work was left alone at the last one.
+    /// Checks since then, including that one; 0 if the last one found no such work.
     looks: AtomicU32,
 }
 
 impl Looks {
-    /// Notes one more look: so many chunks were sent by now, and work is left alone or not. Returns whether this is the
-    /// look at which that work counts as forgotten.
+    /// Records one more check: the chunks sent by now, and whether work is left. Returns whether that work counts as
+    /// forgotten at this check.
     pub fn note(&self, sent: u64, is_left_alone: bool) -> bool {
         let has_moved = self.sent.swap(sent, Ordering::Relaxed) != sent;
         let looks = match is_left_alone {

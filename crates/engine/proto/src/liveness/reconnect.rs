@@ -1,39 +1,39 @@
-//! When a flow is connected again.
+//! Reconnection times of a flow.
 
 use std::time::Duration;
 
 use super::backoff::Backoff;
 
-/// An attempt to connect ends after this many times the pause before the next one.
+/// Maximum duration of an attempt to connect, as a multiple of the pause before the next one.
 const ATTEMPT_PAUSES: u32 = 10;
 
 /// Bounds of attempts to connect.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconnectSettings {
-    /// The pause after the first failure; it doubles with each further one.
+    /// Pause after the first failure; it doubles with each further one.
     pub min: Duration,
-    /// The longest pause. A connection that lasted this long and moved what it was given is healthy.
+    /// Longest pause. A connection that lasted this long and moved its data is healthy.
     pub max: Duration,
-    /// The longest attempt.
+    /// Longest attempt.
     pub timeout: Duration,
 }
 
-/// The account of a connection that has ended.
+/// Summary of a connection that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowLife {
-    /// How long it was up.
+    /// How long the connection was up.
     pub lasted: Duration,
     /// Chunks were sent on it.
     pub sent: bool,
-    /// At least one of them was acknowledged or refused.
+    /// At least one of the chunks was acknowledged or refused.
     pub answered: bool,
 }
 
-/// Decides when one flow is connected again.
+/// Decides when to reconnect one flow.
 ///
-/// A healthy connection that ends is tried again at once: its reset often means nothing more. One that
-/// dies young might be accepted and closed by the other side for ever, or its path might drop all
-/// large packets. The pause before the next attempt doubles while connections of the flow die young.
+/// A healthy connection that ends is tried again at once: its reset often means nothing more. One that ends early might
+/// be accepted and closed by the other side forever, or its path might drop all large packets. The pause before the
+/// next attempt doubles while connections of the flow end early.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reconnect {
     failures: Backoff,
@@ -41,25 +41,25 @@ pub struct Reconnect {
 }
 
 impl Reconnect {
-    /// How long an attempt that begins now may take.
+    /// Returns how long an attempt that begins now may take.
     pub fn attempt_timeout(&self, settings: &ReconnectSettings) -> Duration {
         let pause = self.failures.peek(settings.min, settings.max);
         settings.timeout.min(pause.saturating_mul(ATTEMPT_PAUSES))
     }
 
-    /// An attempt failed. Returns the pause before the next one.
+    /// Records that an attempt failed. Returns the pause before the next one.
     pub fn handle_failed(&mut self, settings: &ReconnectSettings) -> Duration {
         self.failures.take(settings.min, settings.max)
     }
 
-    /// The other side answered and refused the flow: the next attempt waits for longest. Returns the
-    /// pause before it.
+    /// Records that the other side answered and refused the flow: the next attempt waits the longest. Returns the pause
+    /// before it.
     pub fn handle_refused(&mut self, settings: &ReconnectSettings) -> Duration {
         self.failures.exhaust();
         self.handle_failed(settings)
     }
 
-    /// The connection has ended. Returns the pause before the next attempt; zero for at once.
+    /// Records that the connection has ended. Returns the pause before the next attempt; zero for at once.
     pub fn handle_lost(&mut self, settings: &ReconnectSettings, life: &FlowLife) -> Duration {
         self.failures.reset();
         if life.lasted >= settings.max && (life.answered || !life.sent) {
@@ -69,7 +69,7 @@ impl Reconnect {
         self.early_deaths.take(settings.min, settings.max)
     }
 
-    /// Whether the last connection died young.
+    /// Returns whether the last connection ended early.
     pub fn dies_young(&self) -> bool {
         !self.early_deaths.is_fresh()
     }
@@ -105,8 +105,7 @@ mod tests {
         assert_eq!(flow.handle_failed(&SETTINGS), MS * 1000);
     }
 
-    /// A path that drops large packets: each connection comes up, and what is sent on it is never
-    /// acknowledged.
+    /// A path that drops large packets: each connection comes up, and its data is never acknowledged.
     #[test]
     fn a_flow_that_comes_up_and_dies_young_again_and_again_is_tried_less_and_less() {
         for young in [life(800, true, false), life(3000, true, false), life(10, false, false)] {

@@ -1,4 +1,4 @@
-//! A time in which a flow takes no chunks that need memory.
+//! Periods in which a flow takes no chunks that need memory.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::id::Time;
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(640);
 
-/// A time in which a flow takes nothing, since others can send it and this one can't: it has no pinned
-/// memory, or the peer has none for it. Longer each time, until the peer has taken something.
+/// Period in which a flow takes nothing because only other flows can send it: this one has no pinned memory, or the
+/// peer has none for it. Longer each time, until the peer has taken something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rest {
     until: Time,
@@ -18,30 +18,30 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// The flow rests from now on. `gives_up`: the peer has no memory for the flow, so that others may
-    /// have what this one has. Returns the end of the rest.
+    /// Begins a rest. `gives_up`: the peer has no memory for the flow, so others may have this flow's memory. Returns
+    /// the end of the rest.
     pub fn begin(&mut self, now: Time, gives_up: bool) -> Time {
         self.until = now.after(self.pauses.take(SHORTEST, LONGEST));
         self.gives_up = gives_up;
         self.until
     }
 
-    /// The peer has taken something.
+    /// Ends the rest: the peer has taken something.
     pub fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// The end of the rest, while it lasts.
+    /// Returns the end of the rest, while it lasts.
     pub fn until(&self, now: Time) -> Option<Time> {
         (now < self.until).then_some(self.until)
     }
 
-    /// Whether the flow rests.
+    /// Returns whether the flow rests.
     pub fn is_on(&self, now: Time) -> bool {
         now < self.until
     }
 
-    /// Whether the flow rests, and other flows may have its memory.
+    /// Returns whether the flow rests, and other flows may have its memory.
     pub fn gives_up(&self, now: Time) -> bool {
         self.gives_up && self.is_on(now)
     }

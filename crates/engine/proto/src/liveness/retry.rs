@@ -1,4 +1,4 @@
-//! When something that failed may be tried again.
+//! Pauses before something that failed is tried again.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ struct Pause {
 }
 
 impl Retry {
-    /// The first pause of a row.
+    /// First pause of a series.
     pub const SHORTEST: Duration = Duration::from_secs(2);
     const LONGEST: Duration = Duration::from_secs(60);
 
-    /// Whether no pause is under way.
+    /// Returns whether no pause is active.
     pub fn may_try(&self, now: Time) -> bool {
         self.0.is_none_or(|pause| now >= pause.until)
     }
 
-    /// Begins a pause. Returns whether this is the first failure of a row. An attempt that began before the pause
-    /// under way fails together with the one that began the pause.
+    /// Begins a pause. Returns whether this is the first failure of a series. An attempt that began before the active
+    /// pause counts as the same failure.
     pub fn fail(&mut self, now: Time) -> bool {
         if !self.may_try(now) {
             return false;
@@ -50,7 +50,7 @@ mod tests {
             assert_eq!(retry.fail(now), seconds == 2);
             let end = now.after(Duration::from_secs(seconds));
             assert!(!retry.may_try(Time(end.0 - 1)) && retry.may_try(end));
-            // It is tried a moment after.
+            // The next attempt is a moment later.
             now = end.after(Duration::from_millis(100));
         }
         now = now.after(Retry::LONGEST);

@@ -1,34 +1,34 @@
-//! Engines that come with a certificate where none is taken may have a secret as well, and come again with that. So this
-//! engine waits for the second try before it calls the first one a refusal: the log and the statistics name only those
-//! that did not get in.
+//! Second attempts of engines whose certificate was not accepted: they may have a secret as well, and connect again
+//! with it. So this engine waits for the second attempt before it counts the first as a refusal. The log and the
+//! statistics name only engines that did not get in.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::id::Time;
 
-/// Engines that may come again. Strangers can pretend to be some, so whoever comes when there are this
-/// many counts as refused at once.
+/// Maximum engines that may connect again. Unauthenticated clients can pretend to be some, so beyond this number each
+/// counts as refused at once.
 const WAITING_MAX: usize = 64;
 
-/// Those whose certificate was not taken, the first to come in front.
+/// Engines whose certificate was not accepted, oldest first.
 #[derive(Debug, Default)]
 pub struct SecondTries {
     waiting: VecDeque<First>,
 }
 
-/// A first try that was not taken.
+/// A first attempt that was not accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct First {
-    /// The rail that it came to.
+    /// Rail that it arrived on.
     pub rail: usize,
-    /// Where it came from.
+    /// Address that it came from.
     pub remote: SocketAddr,
     until: Time,
 }
 
 impl SecondTries {
-    /// Somebody came with a certificate; whether it is remembered.
+    /// Records an attempt with a certificate. Returns whether it is remembered.
     pub fn begin(&mut self, rail: usize, remote: SocketAddr, until: Time) -> bool {
         let has_room = self.waiting.len() < WAITING_MAX;
         if has_room {
@@ -37,19 +37,19 @@ impl SecondTries {
         has_room
     }
 
-    /// Somebody at this address has proven that it knows a secret.
+    /// Records that an engine at this address has proven that it knows a secret.
     pub fn succeeds(&mut self, address: IpAddr) {
         if let Some(at) = self.waiting.iter().position(|first| first.remote.ip() == address) {
             self.waiting.remove(at);
         }
     }
 
-    /// Who has not come again by `now`.
+    /// Takes an engine that has not connected again by `now`.
     pub fn overdue(&mut self, now: Time) -> Option<First> {
         self.waiting.pop_front_if(|first| first.until <= now)
     }
 
-    /// When the first of them is overdue.
+    /// Returns when the first of them is overdue.
     pub fn due(&self) -> Option<Time> {
         self.waiting.front().map(|first| first.until)
     }
@@ -73,7 +73,7 @@ mod tests {
         for (port, host) in [(1, 1), (2, 2), (3, 1)] {
             assert!(tries.begin(0, at(port, host), later));
         }
-        // It comes from another port. Each success is good for one of them.
+        // The engine comes from another port. Each success removes one of them.
         tries.succeeds(at(9, 1).ip());
         tries.succeeds(at(9, 3).ip());
         assert!(tries.overdue(now).is_none());

@@ -1,4 +1,4 @@
-//! When a flow that waits for its peer is given up: is it the rail, the peer, or a device here?
+//! Decides when to give up a flow that waits for its peer: the rail may be dead, the peer slow, or a local device busy.
 
 use std::time::Duration;
 
@@ -6,86 +6,86 @@ use crate::id::Time;
 
 /// How long flows to one peer may stall, if longer than the setting.
 ///
-/// It doubles each time that a flow is given up and none has brought an acknowledgement since. Then it
-/// is the peer that is slow to take, and no other rail will do better.
+/// Doubles each time a flow is given up, as long as no acknowledgement arrives. Then the peer itself is slow, and no
+/// other rail will do better.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patience {
     least: Duration,
 }
 
 impl Patience {
-    /// How long a flow may stall, where the setting says `stall`.
+    /// Returns how long a flow may stall, given the setting `stall`.
     pub fn of(&self, stall: Duration) -> Duration {
         stall.max(self.least)
     }
 
-    /// The peer acknowledged a chunk.
+    /// Records that the peer acknowledged a chunk.
     pub fn handle_acknowledged(&mut self) {
         self.least = Duration::ZERO;
     }
 
-    /// A flow was given up. A peer that is silent for `peer_timeout` is given up itself.
+    /// Records that a flow was given up. A peer that is silent for `peer_timeout` is given up itself.
     pub fn handle_stalled(&mut self, stall: Duration, peer_timeout: Duration) {
         self.least = (self.of(stall) * 2).min(peer_timeout / 2);
     }
 }
 
-/// The silence of one flow with chunks in flight.
+/// Silence of one flow with chunks in flight.
 ///
-/// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
-/// has acknowledged is noted some time into a silence, and only what it takes after that counts.
+/// The other kernel takes as much as its buffers hold even for a process that is stopped. So its acknowledged bytes are
+/// noted some time into a silence, and only bytes that it takes after that count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stall {
-    /// When the silence began.
+    /// Start of the silence.
     since: Time,
-    /// Bytes that the other kernel had taken by the time of the first look.
+    /// Bytes that the other kernel had taken by the time of the first check.
     taken: u64,
 }
 
-/// The driver's knowledge of a flow that may be stalled.
+/// The driver's facts about a flow that may be stalled.
 #[derive(Clone, Copy, Debug)]
 pub struct Silence {
     /// When the flow last made progress.
     pub since: Time,
-    /// How long it may make none; see [`Patience::of`].
+    /// How long it may make no progress; see [`Patience::of`].
     pub patience: Duration,
-    /// For how long a device here has been copying the next chunk, if the peer has answered all others.
+    /// How long a local device has been copying the next chunk, if the peer has answered all others.
     pub device: Option<Duration>,
-    /// How long a plugin that carries payload of the flow has moved nothing, if one does.
+    /// How long a plugin that carries payload of the flow has moved nothing, if there is one.
     pub carrier: Option<Duration>,
     /// How long a device may take, and a peer may be silent.
     pub peer_timeout: Duration,
 }
 
-/// What follows from a look at a silent flow.
+/// Result of checking a silent flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallVerdict {
-    /// Nothing yet; see [`Stall::next_look`].
+    /// No result yet; see [`Stall::next_look`].
     Waits,
-    /// Bytes move, or the silence is not the peer's: it begins anew.
+    /// Bytes move, or the silence is not the peer's: it starts over.
     Moves,
-    /// A device here has not copied a chunk for too long: the flow is given up.
+    /// A local device has not copied a chunk for too long: the flow is given up.
     DeviceStuck,
     /// The flow is given up.
     Stalled,
 }
 
 impl Stall {
-    /// How long into a silence to look at the flow next.
+    /// Returns how long into a silence to check the flow next.
     pub fn next_look(&self, since: Time, patience: Duration) -> Duration {
         if self.since == since { patience } else { patience / 2 }
     }
 
-    /// Judges a flow that has been silent for [`Self::next_look`]. `taken` asks how many bytes the other
-    /// kernel has taken in all.
+    /// Judges a flow that has been silent for [`Self::next_look`]. `taken` returns how many bytes the other kernel has
+    /// taken in all.
     pub fn judge(&mut self, silence: &Silence, taken: impl FnOnce() -> u64) -> StallVerdict {
         let Silence { since, patience, device, carrier, peer_timeout } = *silence;
         if let Some(waited) = device {
-            // The peer waits for us, and we for a device.
+            // The peer waits for this end, which waits for a device.
             let is_late = waited >= peer_timeout;
             return if is_late { StallVerdict::DeviceStuck } else { StallVerdict::Moves };
         }
-        // What a plugin moves is not in the connection's own count.
+        // The connection's own count does not include bytes that a plugin moves.
         if carrier.is_some_and(|silence| silence < patience / 2) {
             return StallVerdict::Moves;
         }

@@ -1,37 +1,36 @@
-//! Rails that may be dead, because a flow of theirs has stalled.
+//! Rails that may be dead because one of their flows has stalled.
 //!
-//! A flow with nothing in flight has nothing to notice by that its rail is dead. Were each to find
-//! out for itself, transfers that wait for each other, as in a ring of processes, would wait for one
-//! stall after the other.
+//! A flow with nothing in flight can't notice that its rail is dead. If each had to find out by itself, transfers that
+//! wait for each other, as in a ring of processes, would wait for one stall after the other.
 
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// When a flow of each pair of rails last stalled.
+/// When a flow of each rail pair last stalled.
 #[derive(Debug)]
 pub struct Suspects {
     since: Vec<Option<Time>>,
 }
 
 impl Suspects {
-    /// No flow has stalled.
+    /// Returns a record without stalls.
     pub fn new(pairs: usize) -> Self {
         Self { since: vec![None; pairs] }
     }
 
-    /// A flow of the pair has stalled.
+    /// Records that a flow of the pair has stalled.
     pub fn note(&mut self, pair: usize, now: Time) {
         self.since[pair] = Some(now);
     }
 
-    /// A flow of the pair has been connected: the rail is alive.
+    /// Records that a flow of the pair has been connected: the rail is alive.
     pub fn clear(&mut self, pair: usize) {
         self.since[pair] = None;
     }
 
-    /// Whether a flow of the pair, which last brought something at `progress`, had been quiet for so
-    /// long when another one stalled. One that was not shows that the rail is alive.
+    /// Returns whether a flow of the pair, which last made progress at `progress`, had been quiet for longer than
+    /// `quiet` when another one stalled. A flow that was not quiet shows that the rail is alive.
     pub fn hold(&self, pair: usize, progress: Time, quiet: Duration) -> bool {
         self.since[pair].is_some_and(|then| then.since(progress) > quiet)
     }

@@ -1,27 +1,26 @@
-//! Pairs of rails that do not come up: how long others are tried instead, and when the first choice is
-//! asked for again.
+//! Rail pairs that do not come up: how long others are tried instead, and when to return to the first choice.
 
 use std::time::Duration;
 
 use super::backoff::Backoff;
 use crate::id::Time;
 
-/// How long a pair that failed is left alone while there is another one, at first and at most.
+/// How long a failed pair is skipped while there is another one, at first and at most.
 const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_MAX: Duration = Duration::from_secs(12);
-/// How long a preferred pair that failed is left alone before it is asked for, at first and at most.
+/// How long a failed preferred pair is skipped before a return to it, at first.
 const RETURN: Duration = Duration::from_secs(5);
-/// The longest pause before a preferred pair is asked for again.
+/// Longest pause before a return to a preferred pair.
 pub const RETURN_MAX: Duration = Duration::from_secs(60);
 
-/// A rail here and one of the peer, by their positions on the cards.
+/// A local rail and one of the peer, by their positions on the cards.
 pub type RailPair = (usize, usize);
 
-/// What came of trying to connect pairs of rails.
+/// Results of connecting rail pairs.
 #[derive(Debug)]
 pub struct Trials {
     failed: Vec<Failed>,
-    /// By position: the pause before the preferred pair is asked for the next time it was left.
+    /// By position: the pause before the next return to the preferred pair.
     returns: Vec<Backoff>,
 }
 
@@ -30,23 +29,23 @@ pub struct Trials {
 struct Failed {
     pair: RailPair,
     times: u32,
-    /// Others are tried instead until then.
+    /// Other pairs are tried instead until then.
     until: Time,
     pauses: Backoff,
 }
 
 impl Trials {
-    /// Nothing was tried at so many positions.
+    /// Returns a record without attempts, for `positions` positions.
     pub fn new(positions: usize) -> Self {
         Self { failed: Vec::new(), returns: vec![Backoff::default(); positions] }
     }
 
-    /// A connection came up between these rails.
+    /// Records that a connection came up between these rails.
     pub fn handle_up(&mut self, pair: RailPair) {
         self.failed.retain(|failed| failed.pair != pair);
     }
 
-    /// No connection came up between these rails. Returns how often that happened since one did.
+    /// Records that no connection came up between these rails. Returns how often that happened since the last success.
     pub fn handle_failed(&mut self, pair: RailPair, now: Time) -> u32 {
         if let Some(known) = self.failed.iter_mut().find(|failed| failed.pair == pair) {
             known.times += 1;
@@ -62,14 +61,14 @@ impl Trials {
         1
     }
 
-    /// Pairs that are left alone for now.
+    /// Returns the pairs that are skipped for now.
     pub fn failed(&self, now: Time) -> Vec<RailPair> {
         let failing = self.failed.iter().filter(|failed| failed.until > now);
         failing.map(|failed| failed.pair).collect()
     }
 
-    /// How long to wait before the preferred pair of a position is asked for. It doubles each time the
-    /// pair is left, so a link that comes and goes does not take its flows with it every few seconds.
+    /// Returns how long to wait before the return to the preferred pair of a position. Doubles each time the pair is
+    /// left, so a link that comes and goes does not take its flows with it every few seconds.
     pub fn return_pause(&mut self, position: usize) -> Duration {
         self.returns[position].take(RETURN, RETURN_MAX)
     }

@@ -1,29 +1,29 @@
-//! How connections to a peer leave this host: bound to the device of their rail, or to its address alone.
+//! How connections to a peer leave this host: bound to the device of their rail, or only to its address.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The head start of one way, or of one address of an engine, before the next is tried beside it.
+/// Head start of one way, or of one address of an engine, before the next is tried in parallel.
 pub const STAGGER: Duration = Duration::from_millis(200);
 
-/// What a connection is bound to beside its port.
+/// Binding of a connection, besides its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Source address and device: packets leave by this NIC, and count only if they arrive on it.
     Device,
-    /// Source address alone: the kernel's routes choose the NIC, and packets may arrive on any.
+    /// Source address only: the kernel's routes choose the NIC, and packets may arrive on any.
     Address,
 }
 
-/// The way that each pair of rails takes first. Both are tried where the first one leads nowhere.
+/// Way that each rail pair takes first. Both are tried where the first one fails.
 #[derive(Debug, Default)]
 pub struct Ways {
-    /// The way by which pairs came up last.
+    /// Way by which each pair came up last.
     known: Vec<((usize, usize), Way)>,
 }
 
 impl Way {
-    /// The one that is left.
+    /// Returns the other way.
     pub fn other(self) -> Self {
         match self {
             Self::Device => Self::Address,
@@ -45,12 +45,12 @@ impl fmt::Display for Way {
 }
 
 impl Ways {
-    /// The way to try first: by the device, before any has led to the peer.
+    /// Returns the way to try first: by the device, unless the other one has led to the peer.
     pub fn first(&self, pair: (usize, usize)) -> Way {
         self.known.iter().find(|(of, _)| *of == pair).map_or(Way::Device, |(_, way)| *way)
     }
 
-    /// Has later connections of the pair take this way first. Returns whether that is another one than before.
+    /// Makes later connections of the pair take this way first. Returns whether that is a change.
     pub fn prefer(&mut self, pair: (usize, usize), way: Way) -> bool {
         match self.known.iter_mut().find(|(of, _)| *of == pair) {
             Some((_, before)) => std::mem::replace(before, way) != way,

@@ -1,4 +1,4 @@
-//! The offer of a region in host memory, which CPUs of another process of the host copy from and to.
+//! Offer of a region in host memory, which CPUs of another process of the host copy from and to.
 
 use super::Offer;
 use crate::codec::Reader;
@@ -8,20 +8,20 @@ const MAGIC: [u8; 4] = *b"PRH2";
 /// Host memory that an engine offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOffer {
-    /// Start of the owner's process, in the kernel's ticks since the machine did.
+    /// Start time of the owner's process, in the kernel's ticks since the machine started.
     pub started: u64,
     /// Address of the memory in that process.
     pub base: u64,
-    /// Its size in bytes.
+    /// Size of the memory in bytes.
     pub len: u64,
-    /// Addresses there of two words that say whether copies may begin.
+    /// Addresses there of two words that show whether copies may begin.
     pub places: [u64; 2],
-    /// The words' values as long as copies may begin.
+    /// Values of the words as long as copies may begin.
     pub values: [u64; 2],
 }
 
 impl HostOffer {
-    /// The offer of the process with this number in this PID namespace.
+    /// Returns the offer of the process with this number in this PID namespace.
     pub fn encode(&self, process: u32, namespace: u64) -> Offer {
         let ([one, two], [value, other]) = (self.places, self.values);
         let words = [self.started, self.base, self.len, one, two, value, other];
@@ -29,7 +29,7 @@ impl HostOffer {
         Offer { process, namespace, descriptors: Vec::new(), export: export.collect() }
     }
 
-    /// Reads what [`Self::encode`] made; `None` if something else is offered.
+    /// Reads the output of [`Self::encode`]; `None` if something else is offered.
     pub fn decode(offer: &Offer) -> Option<Self> {
         let mut from = Reader::new("offer", &offer.export);
         let is_host = from.bytes("magic").ok()? == MAGIC && offer.descriptors.is_empty();
