@@ -1,9 +1,9 @@
-//! The pairs of rails here and rails of the peer, and the pairs that replace those which do not come up. The driver
-//! asks the kernel what reaches what.
+//! Pairs of local rails and rails of the peer, and replacements for pairs that do not come up. The driver queries the
+//! kernel for reachability.
 //!
-//! The pairs are a matching of the greatest weight: as many pairs as possible first, then the more
-//! direct ones, the faster ones, equal names, and equal positions. Pairs of which only a try would tell
-//! are taken where there is nothing better.
+//! The pairs are a matching of the greatest weight: as many pairs as possible first, then the more direct ones, the
+//! faster ones, equal names, and equal positions. Pairs whose reachability only an attempt would show are taken where
+//! there is nothing better.
 
 mod layout;
 mod matching;
@@ -20,24 +20,24 @@ pub use layout::Layout;
 pub use pairs::Pairs;
 pub use replacing::Replacement;
 
-/// How a rail here reaches a rail of the peer, as far as this host knows.
+/// How a local rail reaches a rail of the peer, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Both addresses are in one network.
     SameSubnet,
-    /// A route says that the address is on the rail's link, or this host's own.
+    /// A route shows that the address is on the rail's link, or that it is this host's own.
     OnLinkRoute {
-        /// Of the route.
+        /// Prefix length of the route.
         prefix_len: u8,
     },
     /// A route leads there through the rail and a gateway.
     Route {
-        /// Of the route.
+        /// Prefix length of the route.
         prefix_len: u8,
     },
     /// Only the default route through the rail leads there.
     DefaultRoute,
-    /// The kernel could not be asked.
+    /// The kernel could not be queried.
     Unknown,
     /// No route leads there through the rail.
     NoRoute,
@@ -47,41 +47,41 @@ pub enum Reach {
     Unreachable(Never),
 }
 
-/// Why a connection between two addresses is impossible.
+/// Reason why a connection between two addresses is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Never {
     /// One is IPv4 and the other IPv6.
     Family,
-    /// The rail here is a loopback address, and the other one is not of this host.
+    /// The local rail is a loopback address, and the other one is not of this host.
     Loopback,
 }
 
-/// The choice, and why the other rails are left out.
+/// Chosen pairs, and why the other rails are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairing {
-    /// Rails here and there by their positions on the cards, in this order.
+    /// Local and remote rails by their positions on the cards, in this order.
     pub pairs: Vec<(usize, usize)>,
-    /// By rail here: why it is in no pair.
+    /// By local rail: why it is in no pair.
     pub idle_local: Vec<Option<String>>,
     /// By rail of the peer: why it is in no pair.
     pub idle_remote: Vec<Option<String>>,
 }
 
-/// What is paired.
+/// Rails to be paired.
 pub struct Question<'a> {
-    /// The rails here.
+    /// Local rails.
     pub local: &'a [RailCard],
-    /// The rails of the peer.
+    /// Rails of the peer.
     pub remote: &'a [RailCard],
-    /// By rail here, then by rail there.
+    /// Reachability by local rail, then by remote rail.
     pub reach: &'a [Vec<Reach>],
-    /// The user has named the rails here, so slow ones are wanted as well.
+    /// The user has named the local rails, so slow ones are wanted as well.
     pub is_named: bool,
 }
 
 /// A rail this many times slower than the fastest pair is left out.
 const SLOW: u32 = 10;
-/// Addresses that a reason lists.
+/// Maximum addresses that a reason lists.
 const LISTED: usize = 4;
 
 impl Question<'_> {
@@ -105,7 +105,7 @@ impl Question<'_> {
         Pairing { idle_remote: idle_remote.collect(), idle_local, pairs }
     }
 
-    /// Pairs for these rails only, of which these have `failed`; each rail is in one pair at most.
+    /// Returns pairs for these rails only, of which these have `failed`; each rail is in one pair at most.
     fn instead(
         &self,
         local: &[usize],
@@ -118,7 +118,7 @@ impl Question<'_> {
         let pairs = self.matched_where(&|at, reach| may(&at, reach, &Reach::is_way));
         match pairs.is_empty() {
             false => pairs,
-            // Nothing but a try would tell.
+            // Only an attempt would show.
             true => self.matched_where(&|at, reach| may(&at, reach, &|it| it == Reach::Unknown)),
         }
     }
@@ -127,7 +127,7 @@ impl Question<'_> {
         self.matched_where(&|_, reach| fits(reach))
     }
 
-    /// The end whose addresses come first is always the rows, so that both ends break ties alike.
+    /// Matches the rails. The end whose addresses sort first is always the rows, so that both ends break ties alike.
     fn matched_where(&self, fits: &dyn Fn((usize, usize), Reach) -> bool) -> Vec<(usize, usize)> {
         let key = |rails: &[RailCard]| rails.iter().map(|rail| rail.address).collect::<Vec<_>>();
         let weight = |local: usize, remote: usize| {
@@ -143,11 +143,11 @@ impl Question<'_> {
         }
     }
 
-    /// Each criterion outweighs the sum of all that follow, over 64 pairs.
+    /// Returns the weight of a pair. Each criterion outweighs the sum of all that follow, over 64 pairs.
     fn weight(&self, local: usize, remote: usize, reach: Reach) -> i128 {
         let (here, there) = (&self.local[local], &self.remote[remote]);
         let speed = self.speed((local, remote)).unwrap_or_default().min(1 << 28);
-        // Names of loopback rails are their addresses, and tell nothing beside their order.
+        // Names of loopback rails are their addresses, and show nothing beyond their order.
         let is_named_alike = here.name == there.name && !here.address.ip().is_loopback();
         let apart = local.abs_diff(remote) as i128;
         const ONE_MORE: i128 = 1 << 100;
@@ -158,8 +158,8 @@ impl Question<'_> {
             + ((1 << 13) - apart * apart)
     }
 
-    /// Rails that are left go with rails that are taken: all of those here, as they may add to what is sent, and
-    /// one there if the rail here is fast enough for all of its pairs.
+    /// Pairs the remaining rails with rails that are taken: all local ones, as they may add to the send rate, and one
+    /// remote if the local rail is fast enough for all of its pairs.
     fn share(&self, pairs: &mut Vec<(usize, usize)>, fits: &dyn Fn(Reach) -> bool) {
         for local in 0..self.local.len() {
             if pairs.len() >= MAX_RAILS || pairs.iter().any(|(taken, _)| *taken == local) {
@@ -177,7 +177,7 @@ impl Question<'_> {
         }
         for remote in 0..self.remote.len() {
             let speed = u64::from(self.remote[remote].speed_mbps);
-            // The speeds there are the peer's word, and each pair has flows of its own.
+            // The remote speeds are the peer's claim, and each pair has its own flows.
             let is_enough = pairs.len() >= MAX_RAILS.min(self.local.len() * 4);
             if is_enough || speed == 0 || pairs.iter().any(|(_, taken)| *taken == remote) {
                 continue;
@@ -198,7 +198,7 @@ impl Question<'_> {
         }
     }
 
-    /// Takes pairs out that are far slower than the fastest; returns them.
+    /// Removes pairs that are far slower than the fastest; returns them.
     fn leave_out_slow(&self, pairs: &mut Vec<(usize, usize)>) -> Vec<(usize, usize)> {
         let fastest = pairs.iter().filter_map(|pair| self.speed(*pair)).max();
         let (slow, others) = pairs.iter().partition(|pair| self.is_slow(**pair, fastest));
@@ -206,7 +206,7 @@ impl Question<'_> {
         slow
     }
 
-    /// An interface that is down now may come up again: it keeps the rail that it would reach.
+    /// Keeps, for an interface that is down now, the rail that it would reach: it may come up again.
     fn keep_for_later(&self, pairs: &mut Vec<(usize, usize)>) {
         let is_free = |(local, remote): (usize, usize), reach: Reach| {
             reach == Reach::Down && !pairs.iter().any(|pair| pair.0 == local || pair.1 == remote)
@@ -214,24 +214,24 @@ impl Question<'_> {
         pairs.extend(self.matched_where(&is_free));
     }
 
-    /// Whether the first pair is far slower than the second, and the user has not named the rails.
+    /// Returns whether the first pair is far slower than the second, and the user has not named the rails.
     fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
         self.is_slow(one, self.speed(other))
     }
 
-    /// Whether the pair is far slower than one of this speed, and the user has not named the rails.
+    /// Returns whether the pair is far slower than one of this speed, and the user has not named the rails.
     fn is_slow(&self, pair: (usize, usize), fastest: Option<u32>) -> bool {
         let most = fastest.unwrap_or_default() / SLOW;
         !self.is_named && self.speed(pair).is_some_and(|speed| speed <= most)
     }
 
-    /// Speed of a pair in Mbit/s: the lower one of its two rails, as far as they are known.
+    /// Returns the speed of a pair in Mbit/s: the lower one of its two rails, as far as they are known.
     fn speed(&self, (local, remote): (usize, usize)) -> Option<u32> {
         let both = [self.local[local].speed_mbps, self.remote[remote].speed_mbps];
         both.into_iter().filter(|speed| *speed > 0).min()
     }
 
-    /// Why no rail here can go with any of the peer; for an error.
+    /// Returns the reason why no local rail can be paired with any of the peer, for an error.
     pub fn why_none(&self) -> String {
         let mut reasons: Vec<String> = Vec::new();
         for local in 0..self.local.len() {
@@ -259,7 +259,7 @@ impl Question<'_> {
         };
         let ways = there(&|reach| reach.is_way());
         if !ways.is_empty() {
-            // Both ends show the reasons of both, so no sentence says which end is this one.
+            // Both ends show the reasons of both, so no sentence says which end is the local one.
             return Some(format!(
                 "it reaches only {} of the end opposite, all paired",
                 rails(ways.len())
@@ -275,7 +275,7 @@ impl Question<'_> {
                 None => format!(
                     "no route from {address} through this interface to {to} when the two ends met"
                 ),
-                // A rail of the peer in it would need no route.
+                // A rail of the peer in that network would need no route.
                 Some(network) => format!(
                     "no rail of the end opposite is in {network}, and no route led from {address} through this \
                      interface to {to} when the two ends met"
@@ -343,22 +343,22 @@ impl Question<'_> {
 }
 
 impl Reach {
-    /// Whether this host knows a way.
+    /// Returns whether this host knows a way.
     pub fn is_way(self) -> bool {
         self.is_specific() || self == Self::DefaultRoute
     }
 
-    /// Whether it is more than a default route.
+    /// Returns whether there is more than a default route.
     fn is_specific(self) -> bool {
         matches!(self, Self::SameSubnet | Self::OnLinkRoute { .. } | Self::Route { .. })
     }
 
-    /// Whether a connection might come up.
+    /// Returns whether a connection might come up.
     fn is_try(self) -> bool {
         !matches!(self, Self::Unreachable(_))
     }
 
-    /// Greater where fewer hops and a longer prefix lead there.
+    /// Returns a value that is greater for fewer hops and a longer prefix.
     fn directness(self) -> u32 {
         match self {
             Self::SameSubnet => 500,
@@ -373,7 +373,7 @@ impl Reach {
     }
 }
 
-/// The network of a rail, such as `10.0.1.0/24`, if it has room for a rail of the peer.
+/// Returns the network of a rail, such as `10.0.1.0/24`, if it has room for a rail of the peer.
 fn network(rail: &RailCard) -> Option<String> {
     let bits = u32::from(rail.prefix_len);
     let first = match rail.address.ip() {

@@ -1,5 +1,5 @@
-//! Which path the bytes of a request take, and why. The driver asks the kernel and devices what is possible, and
-//! has it copied.
+//! Path of the bytes of a request, and the reason for it. The driver finds out from the kernel and devices what is
+//! possible, and carries out copies.
 
 mod choice;
 mod copying;

@@ -1,34 +1,34 @@
-//! The CPUs that each progress thread is bound to, and the rails that it serves.
+//! Placement of progress threads: the CPUs that each is bound to, and the rails that it serves.
 
-/// The name of an interface, and the CPUs that it is bound to.
+/// Name of an interface, and the CPUs that it is bound to.
 pub type Bound<'a> = (&'a str, &'a [u32]);
 
-/// Proxies of one direction.
+/// Progress threads of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// The CPUs of each proxy; none if it is not bound.
+    /// CPUs of each thread; empty if it is not bound.
     pub cpus: Vec<Vec<u32>>,
-    /// By rail.
+    /// Threads by rail.
     pub of_rail: Vec<RailProxies>,
 }
 
-/// Proxies that serve a rail, perhaps among others.
+/// Progress threads that serve a rail, perhaps among others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RailProxies {
-    /// Never none.
+    /// Never empty.
     pub proxies: Vec<usize>,
-    /// How many rails they serve, and which of these this is.
+    /// How many rails the threads serve, and the position of this one among them.
     rails: u32,
     position: u32,
 }
 
 impl Placement {
-    /// Places `count` proxies, at least one, on rails with these interfaces: those of a rail, of which
-    /// the first that is bound counts.
+    /// Places `count` progress threads, at least one, on rails with these interfaces. Of the interfaces of a rail, the
+    /// first that is bound counts.
     ///
-    /// Without bindings every proxy serves every rail, on the CPUs of `list`. With bindings, the
-    /// rails of one interface are served by proxies of their own on the interface's CPUs; those that
-    /// are not named go by `list`. Fewer proxies than interfaces serve several each.
+    /// Without bindings, every thread serves every rail, on the CPUs of `list`. With bindings, the rails of one
+    /// interface have their own threads on the interface's CPUs, and interfaces without a binding use `list`. Fewer
+    /// threads than interfaces serve several each.
     pub fn new(rails: &[Vec<&str>], count: u32, list: &[u32], bindings: &[Bound<'_>]) -> Self {
         let count = count.max(1) as usize;
         let of_name = |interface: &&str| bindings.iter().position(|(name, _)| name == interface);
@@ -48,7 +48,7 @@ impl Placement {
         let mut cpus = vec![Vec::new(); count];
         let mut served_by = vec![Vec::new(); groups.len()];
         for (at, group) in groups.iter().enumerate() {
-            // Proxies go round the groups; where there are fewer, groups go round the proxies.
+            // Threads go round the groups; where there are fewer, groups go round the threads.
             let mine: Vec<usize> = if count < groups.len() {
                 vec![at % count]
             } else {
@@ -67,7 +67,7 @@ impl Placement {
         let mut of_rail = Vec::new();
         for interfaces in rails {
             let group = bound(interfaces);
-            // The groups were made of these interfaces.
+            // The groups were made from these interfaces.
             let Some(at) = groups.iter().position(|other| *other == group) else { continue };
             let proxies = served_by[at].clone();
             of_rail.push((at, RailProxies { proxies, rails: 0, position: counts[at] }));
@@ -78,8 +78,8 @@ impl Placement {
         Self { of_rail: of_rail.collect(), cpus }
     }
 
-    /// The proxy of the flow or channel with this number, where these go round all `rails`, `width` at
-    /// a time: neighbours among those of the same proxies are spread over these.
+    /// Returns the thread of the flow or channel with this number, where these go round all `rails`, `width` at a time.
+    /// Neighbours among those of the same threads are spread over these.
     pub fn proxy(&self, rail: usize, number: u32, rails: u32, width: u32) -> usize {
         let at = &self.of_rail[rail];
         let round = number / (rails * width).max(1);
@@ -87,7 +87,7 @@ impl Placement {
         at.proxies[nth as usize % at.proxies.len()]
     }
 
-    /// The proxies of all rails, each once.
+    /// Returns the threads of all rails, each once.
     pub fn proxies(&self) -> Vec<usize> {
         let mut all: Vec<usize> =
             self.of_rail.iter().flat_map(|rail| rail.proxies.iter().copied()).collect();
@@ -96,7 +96,7 @@ impl Placement {
         all
     }
 
-    /// The same, with the proxies numbered from `start`.
+    /// Renumbers the threads from `start`.
     pub fn starting_at(mut self, start: usize) -> Self {
         for proxy in self.of_rail.iter_mut().flat_map(|rail| &mut rail.proxies) {
             *proxy += start;
@@ -105,8 +105,8 @@ impl Placement {
     }
 }
 
-/// `list` for each of `count` proxies: as many proxies as CPUs or fewer get CPUs of their own, and
-/// none are shared out twice before each has one.
+/// Splits `list` over `count` threads. Up to as many threads as CPUs get their own CPUs; CPUs are shared only once all
+/// are in use.
 fn divided(list: &[u32], count: usize) -> Vec<Vec<u32>> {
     let part = |index: usize| -> Vec<u32> {
         if count <= list.len() {

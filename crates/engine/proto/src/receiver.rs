@@ -1,41 +1,39 @@
-//! The receiving side of one peer: decides, before a byte is read, where it may land.
+//! Receiving side of one peer: decides where a chunk may land before a byte is read.
 //!
-//! Every chunk is announced to [`Receiver::handle_chunk`] first. Its answer is a [`Verdict`]: land
-//! it, discard it (a late copy of what is already here), or refuse it. A transfer is complete when
-//! all of its chunks have landed, whichever flows brought them; only then does the driver learn of
-//! it, with the message that came along, so a notification can't overtake its data.
+//! Every chunk is announced to [`Receiver::handle_chunk`] first, which returns a [`Verdict`]: land it, discard it (a
+//! late copy of a chunk that is already here), or refuse it. A transfer is complete when all of its chunks have landed,
+//! whichever flows brought them. Only then does the driver learn of it, with its message, so a notification can't
+//! overtake its data.
 //!
-//! **A late duplicate never lands.** After a rail failed, two flows may bring the same chunk. Only
-//! one lands it. The newer copy takes over and the older reads its rest to scratch; but if the older
-//! is just inside a system call ([`Receiver::begin_landing`] and [`Receiver::end_landing`] bracket
-//! each), then its rail is alive and it is the newer that is sent away, to come again. So when a
-//! chunk has landed, nobody else is writing its place: it can be acknowledged at once, a corrupt
-//! copy can't spoil an intact one, and after a completion nothing of that transfer is written ever
-//! again, so that its memory may be reused.
+//! **A late duplicate never lands.** After a rail failed, two flows may bring the same chunk. Only one lands it. The
+//! newer copy takes over, and the older flow reads its rest to scratch. But if the older one is just inside a system
+//! call ([`Receiver::begin_landing`] and [`Receiver::end_landing`] bracket each), then its rail is alive, and the newer
+//! copy is refused and sent again later. So when a chunk has landed, no other flow is writing its place: it can be
+//! acknowledged at once, a corrupt copy can't spoil an intact one, and after a completion the transfer's memory is
+//! never written again, so it may be reused.
 //!
-//! Payload for a device's memory is read elsewhere first and copied into place by the device. That
-//! copy can't be stopped, so from [`Receiver::detach`] to [`Receiver::handle_landed`] it counts like
-//! a system call, and its flow goes on with the next chunk.
+//! Payload for a device's memory is read elsewhere first and copied into place by the device. That copy can't be
+//! stopped, so from [`Receiver::detach`] to [`Receiver::handle_landed`] it counts like a system call, and its flow
+//! continues with the next chunk.
 //!
-//! **Nothing is acknowledged but what landed.** A chunk of a transfer that is over, or that landed
-//! before, is discarded and acknowledged only if it is a copy of what landed (see `proof`); else it
-//! is refused, so that its sender learns that its bytes are not here. What the sender's `floor` says
-//! is good for forgetting, and for nothing else.
+//! **Only landed chunks are acknowledged.** A chunk of a transfer that is over, or a chunk that landed before, is
+//! discarded and acknowledged only if it is a copy of the landed bytes (see `proof`). Otherwise it is refused, so that
+//! its sender learns that its bytes are not here. The sender's `floor` serves to forget old transfers, and for nothing
+//! else.
 //!
-//! **No acknowledgement overtakes a delivery.** Drivers deliver complete transfers without their lock, so one thread may
-//! be about to deliver a transfer while another one reads a cancel of it, or a second copy of a chunk. An
-//! acknowledgement of those would tell the sender that the transfer is over, and its notification would come after that.
-//! If the transfer is itself a cancel, bytes would land after that. So from its last chunk to [`Receiver::end_delivery`]
-//! a transfer can make the receiver unquiet ([`Receiver::is_quiet`]).
+//! **No acknowledgement overtakes a delivery.** Drivers deliver complete transfers without their lock, so one thread
+//! may be about to deliver a transfer while another one reads a cancel of it, or a second copy of a chunk. An
+//! acknowledgement of those would tell the sender that the transfer is over, and its notification would arrive after
+//! that. If the transfer is itself a cancel, bytes would land after that. So from its last chunk to
+//! [`Receiver::end_delivery`] a transfer can make the receiver unquiet ([`Receiver::is_quiet`]).
 //!
-//! A chunk may be taken from a flow in the middle (its sender cancelled the transfer, the user
-//! dropped the region) while the flow is inside a system call for it. The call that takes it then
-//! says "not yet", the driver asks again, and sends no acknowledgement until
-//! [`Receiver::is_quiet`].
+//! A chunk may be taken from a flow in the middle (its sender cancelled the transfer, the user dropped the region)
+//! while the flow is inside a system call for it. The call that takes it then returns false, the driver asks again, and
+//! sends no acknowledgement until [`Receiver::is_quiet`].
 //!
-//! Here are the types, and what the driver asks and says of whole transfers. `judging` has the verdicts,
-//! `landing` the flows and devices that write, `later` what the driver knows of those devices, `incoming` the transfers
-//! under way, which `under_way` finds, `delivering` those that are complete.
+//! This file holds the types, and the calls about whole transfers. `judging` has the verdicts, `landing` the flows and
+//! devices that write, `later` the driver's knowledge of those devices, `incoming` the active transfers, which
+//! `under_way` finds, `delivering` the complete ones.
 
 mod claims;
 mod delivering;
@@ -58,22 +56,22 @@ use crate::proof::{Head, Proofs};
 use crate::range_set::RangeSet;
 use crate::wire::{Flags, RefusalCode, WireOp};
 
-/// The receiving side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
-/// that for bookkeeping only, never while bytes are read.
+/// Receiving side of one peer. Not thread-safe; the driver keeps it behind one lock and holds that for bookkeeping
+/// only, never while bytes are read.
 #[derive(Debug)]
 pub struct Receiver {
     limits: ReceiverLimits,
-    /// Everything below it is over for the sender.
+    /// Low-water mark: every transfer below it is over for the sender.
     floor: TransferId,
-    /// The highest transfer of which something landed.
+    /// Highest transfer of which some chunk landed.
     highest: u64,
-    /// Transfers at or above the floor that are over: complete or cancelled.
+    /// Transfers at or above the low-water mark that are over: complete or cancelled.
     done: RangeSet,
     proofs: Proofs,
     active: UnderWay,
-    /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
+    /// Chunks of all active transfers: bounds the memory that a peer can make this end spend.
     tracked_chunks: u64,
-    /// Bytes of their messages, likewise.
+    /// Bytes of the messages of all active transfers.
     held_meta: usize,
     quota_refusals: u64,
     claims: Claims,
@@ -88,38 +86,38 @@ pub struct Receiver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LandingId(u64);
 
-/// What a peer may make a receiver remember.
+/// Limits on what a peer may make a receiver remember.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverLimits {
-    /// Flows that the peer may have, at most.
+    /// Maximum flows of the peer.
     pub flows: u32,
-    /// The most transfers under way at once, and the most gaps between finished ones. With fewer than
-    /// an honest peer has under way that peer is held back, and goes on.
+    /// Maximum active transfers, and maximum gaps between finished ones. With a limit below its active transfers, an
+    /// honest peer is slowed down but not stopped.
     pub transfers: usize,
-    /// Chunks of all transfers under way (one bit each). A transfer with more is never taken.
+    /// Maximum chunks of all active transfers (one bit each). A transfer with more is never taken.
     pub chunks: u64,
-    /// Chunks that may be in flight on a flow. As many may have landed without the sender's
-    /// knowledge, and come again. At least the sender's window; [`Receiver::handle_flow_up`] may say less of a flow.
+    /// Maximum chunks in flight on a flow. As many may have landed without the sender's knowledge, and be sent again.
+    /// At least the sender's window; [`Receiver::handle_flow_up`] may set less for a flow.
     pub window: usize,
-    /// The same on all flows together, as 112 bytes each. At least what all channels of the sender
-    /// may have in flight.
+    /// Maximum chunks in flight on all flows together, at 112 bytes each. At least the windows of all channels of the
+    /// sender.
     pub proofs: usize,
-    /// Bytes of messages of all transfers under way. The first message is taken whatever its length.
+    /// Maximum bytes of messages of all active transfers. The first message is taken whatever its length.
     pub meta_bytes: usize,
 }
 
-/// What a receiver remembers of its peer: each is bounded by [`ReceiverLimits`].
+/// A receiver's memory of its peer; each item is bounded by [`ReceiverLimits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverUsage {
-    /// Transfers under way.
+    /// Active transfers.
     pub transfers: usize,
-    /// Their chunks.
+    /// Chunks of those transfers.
     pub chunks: u64,
     /// Bytes of their messages.
     pub meta_bytes: usize,
     /// Ranges of transfers that are over.
     pub ranges: usize,
-    /// Chunks that landed and may come again.
+    /// Chunks that landed and may be sent again.
     pub proofs: usize,
 }
 
@@ -127,8 +125,8 @@ impl Default for ReceiverLimits {
     fn default() -> Self {
         Self {
             flows: 1024,
-            // A transfer of many chunks is under way until the last one is here, so an honest peer
-            // has as many as its windows hold, and some that it was told to send later.
+            // A transfer of many chunks is active until the last one is here, so an honest peer has as many as its
+            // windows hold, plus some that it was told to send later.
             transfers: 1 << 16,
             chunks: 1 << 26,
             window: 1024,
@@ -139,21 +137,21 @@ impl Default for ReceiverLimits {
     }
 }
 
-/// What to do with the payload of a chunk.
+/// Verdict on the payload of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Read it into its places.
     Land,
     /// Read it to scratch and acknowledge it: it is here already.
     Discard,
-    /// Read it to scratch and tell the sender why it was refused.
+    /// Read it to scratch and send the reason of the refusal.
     Refuse(RefusalCode),
 }
 
-/// The driver's answer to "may this chunk land where it says?"
+/// The driver's decision whether a chunk may land in its places.
 pub type Permission = Result<(), RefusalCode>;
 
-/// How a chunk ended.
+/// How to answer a chunk that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// Acknowledge it.
@@ -165,25 +163,25 @@ pub enum Settled {
 /// A transfer that is complete: every byte is in place.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Landed {
-    /// What it was for.
+    /// Operation.
     pub op: WireOp,
-    /// Its flags; [`Flags::NOTIFY`] says that `meta` is a notification.
+    /// Flags of the transfer; with [`Flags::NOTIFY`], `meta` is a notification.
     pub flags: Flags,
-    /// The read or receive it belonged to.
+    /// Read or receive that it belonged to.
     pub context: u64,
-    /// Its number at the sender.
+    /// Number at the sender.
     pub transfer: TransferId,
-    /// Its message.
+    /// Message of the transfer.
     pub meta: Vec<u8>,
     /// Payload bytes in all.
     pub bytes: u64,
 }
 
-/// The answer to a chunk of a transfer that is over without it.
+/// Verdict on a chunk of a transfer that is over without it.
 const OVER: Verdict = Verdict::Refuse(RefusalCode::TransferOver);
 
 impl Receiver {
-    /// A receiver that has seen nothing.
+    /// Returns a receiver that has seen nothing.
     pub fn new(limits: ReceiverLimits) -> Self {
         Self {
             limits,
@@ -203,16 +201,16 @@ impl Receiver {
         }
     }
 
-    /// The peer gave the transfer up: nothing of it lands or is delivered any more.
+    /// Ends a transfer that the peer gave up: none of it lands or is delivered any longer.
     ///
-    /// Returns whether that holds already. If a flow is inside a system call for the transfer, or a thread delivers
-    /// it, ask again and acknowledge nothing until [`Self::is_quiet`]: acknowledging the peer's cancel, or
-    /// a second copy of it on another flow, would tell the peer that this holds.
+    /// Returns whether that is already true. If a flow is inside a system call for the transfer, or a thread delivers
+    /// it, ask again and acknowledge nothing until [`Self::is_quiet`]: acknowledging the peer's cancel, or a second
+    /// copy of it on another flow, would tell the peer that it is true.
     pub fn retire(&mut self, transfer: TransferId) -> bool {
-        // A transfer that is complete keeps its event: it was in place before the cancel came.
+        // A transfer that is complete keeps its event: it was in place before the cancel arrived.
         if transfer >= self.floor {
-            // Only a peer that invents numbers reaches the bound. The receiver then forgets only
-            // which of that peer's own transfers were cancelled.
+            // Only a peer that invents numbers reaches the bound. The receiver then forgets only which of that peer's
+            // own transfers were cancelled.
             if self.done.range_count() < 2 * self.limits.transfers {
                 self.done.insert(transfer.0);
             }
@@ -224,11 +222,10 @@ impl Receiver {
         !self.all_claims().any(is_reading) && !self.deliveries.awaits(transfer)
     }
 
-    /// The driver no longer wants the data of a read or receive. Chunks under way stop landing; the
-    /// driver's gate refuses those that come later.
+    /// Drops the data of a read or receive that the driver no longer wants. Chunks in progress stop landing; the driver
+    /// refuses later ones.
     ///
-    /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
-    /// again.
+    /// Returns whether that is already true. If a flow is inside a system call for the transfer, ask again.
     pub fn expel(&mut self, op: WireOp, context: u64) -> bool {
         while let Some(id) = self.active.newest_for(op, context) {
             self.drop_incoming(TransferId(id), Verdict::Refuse(RefusalCode::NotExpected));
@@ -238,12 +235,12 @@ impl Receiver {
         !self.all_claims().any(busy)
     }
 
-    /// Whether the peer has never sent anything.
+    /// Returns whether the peer has never sent anything.
     pub fn is_unused(&self) -> bool {
         self.highest == 0 && self.active.is_empty() && self.done.range_count() == 0
     }
 
-    /// Refuses everything from now on, if nothing has come so far; returns whether it does.
+    /// Refuses everything from now on, if nothing has arrived so far; returns whether it does.
     pub fn close_unused(&mut self) -> bool {
         let is_unused = self.is_unused();
         if is_unused {
@@ -252,18 +249,18 @@ impl Receiver {
         is_unused
     }
 
-    /// The next transfer that is complete. [`Self::begin_delivery`] follows, unless all that this returned only
-    /// landed ([`Landed::is_delivered`]).
+    /// Returns the next complete transfer. [`Self::begin_delivery`] follows, unless all returned transfers only landed
+    /// ([`Landed::is_delivered`]).
     pub fn poll_event(&mut self) -> Option<Landed> {
         self.events.pop_front()
     }
 
-    /// Transfers under way.
+    /// Returns the number of active transfers.
     pub fn active_count(&self) -> usize {
         self.active.len()
     }
 
-    /// What is remembered of the peer.
+    /// Returns the memory spent on the peer.
     pub fn held(&self) -> ReceiverUsage {
         ReceiverUsage {
             transfers: self.active.len(),
@@ -274,7 +271,7 @@ impl Receiver {
         }
     }
 
-    /// How often the peer was refused something because a quota was used up.
+    /// Returns how often the peer was refused something because a quota was used up.
     pub fn quota_refusals(&self) -> u64 {
         self.quota_refusals
     }

@@ -1,12 +1,12 @@
-//! Keys of regions: which entry a key stands for, and which peer may touch a region.
+//! Keys of regions: finds the entry of a key, and decides which peer may touch a region.
 
 use crate::id::{InstanceId, RegionKey};
 use crate::wire::{Place, RefusalCode};
 
-/// Entries that a table may hold at once.
+/// Maximum entries of a table.
 pub const REGIONS_MAX: usize = 1 << 20;
 
-/// The registrations of an engine, each found by its key.
+/// Registrations of an engine, each found by its key.
 pub struct KeyTable<E> {
     slots: Vec<Slot<E>>,
     free: Vec<u32>,
@@ -18,10 +18,10 @@ struct Slot<E> {
     entry: Option<E>,
 }
 
-/// A use of a region, and on whose word it happens.
+/// A use of a region, and the engine that requested it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// This engine asked for the bytes.
+    /// This engine requested the bytes.
     Own,
     /// This peer writes.
     Write(InstanceId),
@@ -29,11 +29,11 @@ pub enum Touch {
     Read(InstanceId),
 }
 
-/// A region that bytes of places go to. `R` is the driver's handle on it.
+/// A region that the bytes of places go to. `R` is the driver's handle of it.
 pub struct Target<R> {
     /// Slot of the places.
     pub slot: u32,
-    /// The region.
+    /// Driver's handle of the region.
     pub region: R,
     /// Offset of the first byte of the place, 0 for a region that places name by its own key.
     pub from: u64,
@@ -54,10 +54,10 @@ impl<E> Default for KeyTable<E> {
 }
 
 impl<E> KeyTable<E> {
-    /// Adds the entry that `make` makes for its key. Returns what else `make` returns.
+    /// Adds the entry that `make` makes for its key. Returns the other value that `make` returns.
     ///
     /// # Errors
-    /// `make` itself, if the table has [`REGIONS_MAX`] entries: the caller drops it without its lock.
+    /// `make` itself, if the table has [`REGIONS_MAX`] entries: the caller drops it without holding its lock.
     pub fn insert<T, F: FnOnce(RegionKey) -> (E, T)>(
         &mut self,
         nonce: u64,
@@ -92,25 +92,26 @@ impl<E> KeyTable<E> {
         if slot.nonce == key.nonce { Ok(entry) } else { Err(RefusalCode::StaleKey) }
     }
 
-    /// Takes the entry of a slot out. To be called once for each entry.
+    /// Removes the entry of a slot. To be called once for each entry.
     pub fn remove(&mut self, slot: u32) -> Option<E> {
         self.free.push(slot);
         self.slots.get_mut(slot as usize).and_then(|slot| slot.entry.take())
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub fn entries(&self) -> impl Iterator<Item = &E> {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref())
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 }
 
 impl Touch {
-    /// Returns whether a region allows it that peers may `read` and `write`, or only these peers if any are given.
+    /// Returns whether a region allows this use, given that peers may `read` and `write`, or only these peers if any
+    /// are given.
     #[inline]
     pub fn is_allowed(self, read: bool, write: bool, granted: Option<&[InstanceId]>) -> bool {
         let is_granted = |peer| granted.is_none_or(|granted| granted.contains(&peer));
@@ -123,14 +124,14 @@ impl Touch {
 }
 
 impl<R> Target<R> {
-    /// The offset in the region of the first byte of a place.
+    /// Returns the offset in the region of the first byte of a place.
     pub fn offset(&self, place: &Place) -> u64 {
         place.offset - self.from + self.to
     }
 }
 
 impl Finder {
-    /// The target of a place. The caller has put that of every place into the list.
+    /// Returns the target of a place. The caller has put that of every place into the list.
     pub fn find<'a, R>(&mut self, targets: &'a [Target<R>], place: &Place) -> &'a Target<R> {
         let meant = |target: &Target<R>| target.slot == place.key.slot;
         let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);

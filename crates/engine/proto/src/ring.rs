@@ -1,28 +1,28 @@
-//! Places in a ring of bytes, given out and taken back in order. The memory is the driver's.
+//! Places in a ring of bytes, allocated and released in order. The memory belongs to the driver.
 
 use std::collections::VecDeque;
 
-/// Places begin at multiples of so many bytes, so that devices copy with wide words, and a frame can say where.
+/// Alignment of places in bytes, so that devices copy with wide words, and a frame can name the place.
 pub const ALIGN_BYTES: u64 = crate::wire::PLACE_BYTES;
 
-/// Which bytes of a ring are out. While nothing is out it begins anew, so that a flow with little under way stays in
+/// Allocated bytes of a ring. When none are allocated, it restarts at 0, so that a flow with little in flight stays in
 /// the processor's cache.
 #[derive(Debug)]
 pub struct RingPlaces {
     size: u64,
-    /// Where chunks are, oldest first.
+    /// Starts of chunks, oldest first.
     live: VecDeque<u64>,
     next: u64,
 }
 
 impl RingPlaces {
-    /// A ring of `size` bytes of which nothing is out.
+    /// Returns a ring of `size` bytes, none of which are allocated.
     #[inline]
     pub fn new(size: u64) -> Self {
         Self { size, live: VecDeque::new(), next: 0 }
     }
 
-    /// Where `len` bytes may be put, if that many are free in one piece.
+    /// Allocates `len` bytes, if that many are free in one piece; returns their offset.
     #[inline]
     pub fn take(&mut self, len: u64) -> Option<u64> {
         let at = self.find(len)?;
@@ -31,19 +31,19 @@ impl RingPlaces {
         Some(at)
     }
 
-    /// The oldest chunk is not needed any more.
+    /// Releases the oldest chunk.
     #[inline]
     pub fn release(&mut self) {
         self.live.pop_front();
     }
 
-    /// Whether nothing is out.
+    /// Returns whether nothing is allocated.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.live.is_empty()
     }
 
-    /// Whether [`Self::take`] would give so many bytes.
+    /// Returns whether [`Self::take`] would succeed.
     #[inline]
     pub fn has_room(&self, len: u64) -> bool {
         self.find(len).is_some()
@@ -53,7 +53,7 @@ impl RingPlaces {
     fn find(&self, len: u64) -> Option<u64> {
         match self.live.front() {
             None => (len <= self.size).then_some(0),
-            // What is out lies in one piece: free are the bytes behind it, and those before it.
+            // The allocated bytes are contiguous: the bytes behind them and before them are free.
             Some(oldest) if self.next > *oldest => {
                 if len <= self.size.saturating_sub(self.next) {
                     Some(self.next)
@@ -61,7 +61,7 @@ impl RingPlaces {
                     (len <= *oldest && *oldest > 0).then_some(0)
                 }
             }
-            // It goes round the end.
+            // The allocated bytes wrap around the end.
             Some(oldest) => (len > 0 && len <= oldest - self.next).then_some(self.next),
         }
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_ring_gives_out_what_is_free_and_nothing_twice() {
         let mut ring = RingPlaces::new(4096);
-        // (where, length) of what is out; lengths by a fixed rule that meets every case.
+        // (offset, length) of allocated chunks; lengths by a fixed rule that covers every case.
         let mut out: VecDeque<(u64, u64)> = VecDeque::new();
         let mut refused = 0;
         for step in 0..10_000_u64 {

@@ -1,10 +1,10 @@
-//! Lines of the log that others can cause: one in a while, with a count of those left out.
+//! Rate limit for log lines that peers can trigger: one per second, with a count of those left out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::id::Time;
 
-/// The pause between two lines.
+/// Pause between two lines.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 /// One kind of line.
@@ -15,7 +15,7 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// If it is time for another line: how many were left out since the last one. Else leaves this
+    /// Returns how many lines were left out since the last one, if it is time for another line. Otherwise leaves this
     /// one out.
     pub fn left_out(&self, Time(now): Time) -> Option<u64> {
         let next = self.next_ns.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! The sending side of one peer: which chunk goes on which flow, and what became of it.
+//! Sending side of one peer: assigns chunks to flows, and tracks their results.
 //!
-//! Chunks are **pulled**: a flow that can take bytes asks [`Sender::pull`], which hands out the
-//! next chunk if the flow's channel has room in its window. So a fast rail takes more and a slow
-//! one never gates the transfer. A chunk is in exactly one place: not yet pulled, given back (to be
-//! pulled again), or in flight on one flow. When a flow dies, what it had in flight is given back.
+//! Chunks are **pulled**: a flow that can take bytes calls [`Sender::pull`], which hands out the next chunk if the
+//! flow's channel has room in its window. So a fast rail takes more and a slow one never holds up the transfer. A chunk
+//! is in exactly one state: not yet pulled, given back (to be pulled again), or in flight on one flow. When a flow
+//! dies, its chunks in flight are given back.
 //!
 //! | from | by | to |
 //! |---|---|---|
@@ -17,13 +17,12 @@
 //!
 //! `tests/transitions.rs` tries every sequence of calls against this table.
 //!
-//! A transfer that ends early *drains* first: frames of it that a flow has begun are finished, so
-//! that the stream stays whole, and only then is its end reported, because until then the driver
-//! may be reading its memory.
+//! A transfer that ends early *drains* first: frames of it that a flow has begun are finished, so that the stream stays
+//! whole, and only then is its end reported, because until then the driver may be reading its memory.
 //!
-//! Here are the types, and how a transfer enters. `pulling` hands chunks out (`turns` and `rails` say
-//! to which rail), `answers` takes what the peer says of them (`postponed` keeps those that it has no
-//! room for), `near` prefers rails near the memory, `flows` hears of connections, and `ending` ends transfers.
+//! This file holds the types, and how a transfer enters. `pulling` hands chunks out (`turns` and `rails` choose the
+//! rail), `answers` handles the peer's answers (`postponed` keeps chunks that the peer has no room for), `near` prefers
+//! rails near the memory, `flows` tracks connections, and `ending` ends transfers.
 
 mod answers;
 mod ending;
@@ -45,36 +44,36 @@ use crate::id::{Time, TransferId};
 use crate::plan::Plan;
 use crate::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
 
-/// Transfers of one chunk up to this size go before larger ones, so that a message need not wait
-/// behind a gigabyte.
+/// Maximum size of single-chunk transfers that go before larger ones, so that a message need not wait behind a
+/// gigabyte.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// What a transfer sends: the driver's handle on memory, with the plan of its chunks.
+/// Contents of a transfer: the driver's handle of memory, with the plan of its chunks.
 pub trait Source: Clone {
-    /// How the transfer is cut.
+    /// Returns how the transfer is cut.
     fn plan(&self) -> &Plan;
-    /// The transfer's message; travels with its first chunk.
+    /// Returns the transfer's message, which travels with its first chunk.
     fn meta(&self) -> &[u8];
 
-    /// Whether devices copy the payload before it is sent, or after it was received.
+    /// Returns whether devices copy the payload before it is sent, or after it was received.
     fn is_copied(&self) -> bool {
         false
     }
 
-    /// The rails that are near its memory, a bit each; 0 if none is nearer than the others.
+    /// Returns the rails that are near its memory, a bit each; 0 if none is nearer than the others.
     fn near(&self) -> u64 {
         0
     }
 }
 
-/// The sending side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
-/// that for bookkeeping only, never while bytes are written.
+/// Sending side of one peer. Not thread-safe; the driver keeps it behind one lock and holds that for bookkeeping only,
+/// never while bytes are written.
 #[derive(Debug)]
 pub struct Sender<S> {
     config: SenderConfig,
     next_id: u64,
     floor: u64,
-    /// The highest transfer of which something was acknowledged. The peer believes no floor beyond it.
+    /// Highest transfer of which a chunk was acknowledged. The peer rejects any low-water mark beyond it.
     highest: u64,
     slots: Vec<Option<OutgoingTransfer<S>>>,
     free: Vec<u32>,
@@ -82,18 +81,18 @@ pub struct Sender<S> {
     bulk: VecDeque<TransferHandle>,
     given_back: VecDeque<(TransferHandle, u32)>,
     postponed: Postponed,
-    /// Handles in order of their number, to find the floor.
+    /// Handles in order of their number, to find the low-water mark.
     order: VecDeque<TransferHandle>,
     deadlines: Deadlines<TransferHandle>,
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
     rails: Rails,
-    /// Payload that waits to be pulled.
+    /// Payload bytes that wait to be pulled.
     waiting: u64,
-    /// A flow asked for a chunk and was denied one although some wait: see [`Self::wakes`].
+    /// A flow's pull returned no chunk although some wait: see [`Self::wakes`].
     denying: bool,
-    /// Chunks in a row for which the oldest transfer of a queue was passed over, see `near`.
+    /// Number of consecutive chunks for which the oldest transfer of a queue was passed over, see `near`.
     passed: u32,
     turn: u32,
     last_progress: Time,
@@ -102,69 +101,69 @@ pub struct Sender<S> {
     events: VecDeque<TxEvent>,
 }
 
-/// How a sender behaves.
+/// Parameters of a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct SenderConfig {
-    /// Chunks that a channel may have in flight.
+    /// Maximum chunks in flight on a channel.
     pub window_chunks: u32,
     /// Channels to the peer.
     pub channels: u32,
     /// Flows of each channel.
     pub sockets: u32,
-    /// Rails that the channels go round: the flows of one share its rate.
+    /// Rails that the channels go round: the flows of one rail share its rate.
     pub rails: u32,
 }
 
 /// A transfer to be sent.
 #[derive(Clone, Debug)]
 pub struct NewTransfer<S> {
-    /// What it is for.
+    /// Operation.
     pub op: WireOp,
     /// Flags of its first chunk.
     pub flags: Flags,
-    /// The read or receive it belongs to, or 0.
+    /// Read or receive that it belongs to, or 0.
     pub context: u64,
-    /// Its memory and message.
+    /// Memory and message of the transfer.
     pub source: S,
-    /// The driver's name for it; comes back in events.
+    /// Driver's identifier for it, returned in events.
     pub token: u64,
     /// Its deadline.
     pub deadline: Option<Time>,
 }
 
-/// A chunk to be written to a flow: header, then message and pieces as the source has them.
+/// A chunk to be written to a flow: header, then message and pieces from the source.
 #[derive(Clone, Debug)]
 pub struct Chunk<S> {
-    /// The frame's header; the driver sets the checksum if it wants one.
+    /// Header of the frame; the driver sets the checksum if it wants one.
     pub header: ChunkHeader,
     /// Memory and message.
     pub source: S,
-    /// The driver's name for the transfer.
+    /// Driver's identifier for the transfer.
     pub token: u64,
 }
 
-/// What became of a transfer.
+/// Result of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxEvent {
     /// Every byte is in place at the peer.
     Done {
-        /// The driver's name for it.
+        /// Driver's identifier for it.
         token: u64,
     },
-    /// It is over without being complete; nothing reads its memory any more.
+    /// The transfer is over without being complete; its memory is not read any longer.
     Failed {
-        /// The driver's name for it.
+        /// Driver's identifier for it.
         token: u64,
-        /// Its number on the wire: what a cancel message to the peer names.
+        /// Number on the wire, which a cancel message to the peer names.
         transfer: TransferId,
-        /// Why.
+        /// Reason of the failure.
         failure: Failure,
-        /// Whether the peer may hold a part of it. The driver must then tell the peer to retire it.
+        /// The peer may hold a part of it. The driver must then tell the peer to retire it.
         started: bool,
     },
 }
 
-/// Why a transfer ended early.
+/// Reason why a transfer ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Failure {
     /// The peer refused a chunk for good.
@@ -179,10 +178,10 @@ pub enum Failure {
     /// The peer is gone.
     #[error("the peer is gone")]
     PeerLost,
-    /// A region of it was dropped.
+    /// A region of the transfer was dropped.
     #[error("a region of the transfer was dropped")]
     RegionDropped,
-    /// A device failed to copy bytes of it.
+    /// A device failed to copy bytes of the transfer.
     #[error("a device failed to copy bytes of the transfer")]
     Device,
 }
@@ -204,7 +203,7 @@ struct OutgoingTransfer<S> {
     /// Frames begun on some flow and not yet handed to the kernel.
     writing: u32,
     retries: u32,
-    /// Payload that waits to be pulled.
+    /// Payload bytes that wait to be pulled.
     waiting: u64,
     ending: Option<Failure>,
 }
@@ -214,12 +213,12 @@ struct Flow {
     up: bool,
     /// The driver will not pull for now.
     rests: bool,
-    /// At its last pull it had to leave a chunk to other rails.
+    /// Its last pull had to leave a chunk to other rails.
     denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
     in_flight: VecDeque<(TransferHandle, u32, Load)>,
-    /// Acknowledged before the driver reported them written: the driver may be late, or the peer
-    /// may lie. Either way their memory is in use until the driver reports it.
+    /// Chunks acknowledged before the driver reported them written: the driver may be late, or the peer may lie. Either
+    /// way their memory is in use until the driver reports it.
     early: VecDeque<TransferHandle>,
     acknowledged: u64,
     written: u64,
@@ -233,7 +232,7 @@ struct ChannelState {
 }
 
 impl<S: Source> Sender<S> {
-    /// A sender with every flow down.
+    /// Returns a sender with every flow down.
     pub fn new(config: SenderConfig) -> Self {
         let flows = config.channels * config.sockets;
         Self {
@@ -263,10 +262,10 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    /// Takes a transfer. Its end comes as a [`TxEvent`].
+    /// Submits a transfer. Its end is reported as a [`TxEvent`].
     pub fn submit(&mut self, now: Time, transfer: NewTransfer<S>) -> TransferId {
         if self.order.is_empty() {
-            // The peer owed nothing until now: its silence counts from here.
+            // Nothing was outstanding until now: the peer's silence counts from here.
             self.last_progress = now;
         }
         let id = self.next_id;
@@ -310,33 +309,33 @@ impl<S: Source> Sender<S> {
         TransferId(id)
     }
 
-    /// Whether a pull on a flow with room would yield a chunk.
+    /// Returns whether a pull on a flow with room would yield a chunk.
     pub fn has_work(&self) -> bool {
         let others = self.given_back.len() + self.small.len() + self.bulk.len();
         others > 0 || self.postponed.is_ready()
     }
 
-    /// Whether nothing was ever submitted.
+    /// Returns whether nothing was ever submitted.
     pub fn is_unused(&self) -> bool {
         self.next_id == 1
     }
 
-    /// Whether the peer has ever acknowledged anything.
+    /// Returns whether the peer has ever acknowledged anything.
     pub fn was_acknowledged(&self) -> bool {
         self.highest > 0
     }
 
-    /// Whether any transfer is not over yet.
+    /// Returns whether any transfer is not over yet.
     pub fn is_busy(&self) -> bool {
         !self.order.is_empty()
     }
 
-    /// Transfers that are not over yet.
+    /// Returns the number of transfers that are not over yet.
     pub fn pending(&self) -> usize {
         self.order.len()
     }
 
-    /// Transfers that are not over, the oldest first.
+    /// Returns transfers that are not over, oldest first.
     pub fn transfers(&self) -> impl Iterator<Item = (TransferId, &NewTransfer<S>)> {
         self.order.iter().filter_map(|handle| {
             let outgoing = self.slots[handle.slot as usize].as_ref();
@@ -345,12 +344,12 @@ impl<S: Source> Sender<S> {
         })
     }
 
-    /// The next thing that became of a transfer.
+    /// Returns the next result of a transfer.
     pub fn poll_event(&mut self) -> Option<TxEvent> {
         self.events.pop_front()
     }
 
-    /// Until when chunks that the peer had no room for wait.
+    /// Returns until when chunks that the peer had no room for wait.
     pub fn rest_until(&self) -> Option<Time> {
         self.postponed.until()
     }

@@ -1,4 +1,4 @@
-//! How the flows of a direction lie on pairs of rails and on proxies.
+//! Layout of a direction's flows on rail pairs and progress threads.
 
 use super::{Never, Pairing, Pairs, Question, RailPair, Reach};
 use crate::defaults::channels;
@@ -7,20 +7,20 @@ use crate::hello::RailCard;
 use crate::id::FlowIndex;
 use crate::placement::Placement;
 
-/// Which rails a direction uses, and how its flows lie on them.
+/// Rails of a direction, and the layout of its flows on them.
 #[derive(Debug)]
 pub struct Layout {
-    /// The pairs of rails.
+    /// Rail pairs.
     pub pairs: Pairs,
-    /// Channels towards the peer. They go round the pairs.
+    /// Channels towards the peer, distributed round-robin over the pairs.
     pub channels: u32,
     /// Flows of each channel.
     pub sockets: u32,
 }
 
 impl Question<'_> {
-    /// The pairs for a new peer. `by_user`: this engine is to connect to it. One that came can answer on its own
-    /// connections, whatever is known of its addresses.
+    /// Returns the pairs for a new peer. `by_user`: this engine is to connect to it. A peer that connected first can be
+    /// answered on its own connections, whatever is known of its addresses.
     ///
     /// # Errors
     /// No rail of one side can reach a rail of the other.
@@ -50,7 +50,7 @@ impl Layout {
     /// `sockets` flows for each channel.
     ///
     /// # Errors
-    /// They are more flows than `flow_limit`.
+    /// There would be more flows than `flow_limit`.
     pub fn new(
         pairing: Pairing,
         (setting, per_rail): (u32, u32),
@@ -66,43 +66,44 @@ impl Layout {
         Ok(Self { pairs, channels, sockets })
     }
 
-    /// How many flows there are.
+    /// Returns the number of flows.
     #[inline]
     pub fn flows(&self) -> u32 {
         self.channels * self.sockets
     }
 
-    /// Rails that a transfer may be spread over.
+    /// Returns the number of rails that a transfer may be spread over.
     #[inline]
     pub fn rails(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
+    /// Returns the pair of a flow. Channels go round the rails, so that each rail has as many as any other, or one
+    /// fewer.
     #[inline]
     pub fn pair_of(&self, flow: FlowIndex) -> RailPair {
         self.pairs.at(self.pair_index(flow))
     }
 
-    /// The position of the pair that a flow takes.
+    /// Returns the position of the pair that a flow takes.
     #[inline]
     pub fn pair_index(&self, flow: FlowIndex) -> usize {
         self.channel_of(flow) as usize % self.pairs.len()
     }
 
-    /// The flows that take the pair at this position.
+    /// Returns the flows that take the pair at this position.
     #[inline]
     pub fn flows_of(&self, pair: usize) -> impl Iterator<Item = FlowIndex> {
         (0..self.flows()).map(FlowIndex).filter(move |flow| self.pair_index(*flow) == pair)
     }
 
-    /// The channel that a flow belongs to.
+    /// Returns the channel that a flow belongs to.
     #[inline]
     pub fn channel_of(&self, flow: FlowIndex) -> u32 {
         flow.0 / self.sockets
     }
 
-    /// The proxy that sends on a flow: one for all flows of a channel.
+    /// Returns the progress thread that sends on a flow: one for all flows of a channel.
     pub fn proxy_of(&self, flow: FlowIndex, proxies: &Placement) -> usize {
         let (rail, _) = self.pair_of(flow);
         proxies.proxy(rail, self.channel_of(flow), self.pairs.len() as u32, 1)

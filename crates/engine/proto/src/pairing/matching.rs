@@ -1,15 +1,15 @@
-//! The matching of the greatest weight between two sets, by the Hungarian algorithm: 64 rails at each
-//! end take well under a millisecond.
+//! Matching of the greatest weight between two sets, by the Hungarian algorithm: 64 rails at each end take well under a
+//! millisecond.
 
-/// Pairs of rows and columns, each in one pair at most, whose weights have the greatest sum. `weight` is
-/// above 0, or `None` where the two can't be paired.
+/// Returns pairs of rows and columns, each in one pair at most, with the greatest sum of weights. `weight` is above 0,
+/// or `None` where the two can't be paired.
 pub(super) fn heaviest(
     rows: usize,
     columns: usize,
     weight: impl Fn(usize, usize) -> Option<i128>,
 ) -> Vec<(usize, usize)> {
     let size = rows.max(columns);
-    // Padding and what can't be paired cost nothing, so that they count as no pair.
+    // Padding and impossible pairs cost nothing, so they count as no pair.
     let cost = |row: usize, column: usize| match row < rows && column < columns {
         true => -weight(row, column).unwrap_or_default(),
         false => 0,
@@ -22,7 +22,7 @@ pub(super) fn heaviest(
     pairs
 }
 
-/// The row of each column, so that the costs have the least sum.
+/// Returns the row of each column such that the costs have the least sum.
 ///
 /// Rows are added one after the other, each along the shortest path of exchanges. Potentials of rows and
 /// columns keep all reduced costs at 0 or above.
@@ -66,7 +66,7 @@ fn assigned(size: usize, costs: &[i128]) -> Vec<usize> {
             column = from;
         }
     }
-    // Each row was added to a column of its own.
+    // Each row was added to its own column.
     row_of.into_iter().take(size).map(Option::unwrap_or_default).collect()
 }
 
@@ -74,7 +74,7 @@ fn assigned(size: usize, costs: &[i128]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Tries all.
+    /// Tries all matchings.
     fn best(rows: usize, columns: usize, weights: &[Vec<Option<i128>>]) -> i128 {
         fn from(row: usize, taken: u32, weights: &[Vec<Option<i128>>]) -> i128 {
             let Some(of_row) = weights.get(row) else { return 0 };

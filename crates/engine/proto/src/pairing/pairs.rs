@@ -1,5 +1,5 @@
-//! The pairs of rails that flows towards a peer take. Flows keep the position of their pair; the
-//! rails that a position stands for change when others are tried instead.
+//! Rail pairs of the flows towards a peer. Flows keep the position of their pair; the rails at a position change when
+//! others are tried instead.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,23 +10,23 @@ use crate::liveness::Trials;
 /// Pairs by position.
 #[derive(Debug)]
 pub struct Pairs {
-    /// The rail here in the upper half, the one there in the lower.
+    /// The local rail in the upper half, the remote one in the lower.
     current: Vec<AtomicU32>,
-    /// The choice before anything was tried.
+    /// Pairs before anything was tried.
     preferred: Vec<RailPair>,
-    /// By rail here: why it is in no pair.
+    /// By local rail: why it is in no pair.
     idle: Mutex<Vec<Option<String>>>,
     /// By rail of the peer: why nothing is sent to it.
     unused: Vec<Option<String>>,
     /// By position: why its latest connection failed, until one of its flows moves data.
     problems: Mutex<Vec<Option<String>>>,
-    /// By rail here: why a flow of it was lost last.
+    /// By local rail: why its last flow was lost.
     losses: Mutex<Vec<Option<String>>>,
     trials: Mutex<Trials>,
 }
 
 impl Pairs {
-    /// These pairs, of which none was tried.
+    /// Returns these pairs, none of which was tried.
     pub fn new(pairing: Pairing) -> Self {
         let Pairing { pairs: preferred, idle_local, idle_remote } = pairing;
         Self {
@@ -40,36 +40,36 @@ impl Pairs {
         }
     }
 
-    /// How many positions there are.
+    /// Returns the number of positions.
     #[expect(clippy::len_without_is_empty, reason = "there is always a pair")]
     #[inline]
     pub fn len(&self) -> usize {
         self.current.len()
     }
 
-    /// The pair at this position.
+    /// Returns the pair at this position.
     #[inline]
     pub fn at(&self, index: usize) -> RailPair {
         let pair = self.current[index].load(Ordering::Relaxed);
         ((pair >> 16) as usize, (pair & 0xffff) as usize)
     }
 
-    /// The pairs of all positions, in their order.
+    /// Returns the pairs of all positions, in their order.
     pub fn iter(&self) -> impl Iterator<Item = RailPair> + '_ {
         (0..self.len()).map(|index| self.at(index))
     }
 
-    /// This pair is at the position from now on.
+    /// Puts a pair at the position.
     pub fn set(&self, index: usize, pair: RailPair) {
         self.current[index].store(packed(pair), Ordering::Relaxed);
     }
 
-    /// The pair at this position before anything was tried.
+    /// Returns the pair at this position before anything was tried.
     pub fn preferred(&self, index: usize) -> RailPair {
         self.preferred[index]
     }
 
-    /// Other rails take a position whose own failed.
+    /// Replaces the failed pair of a position by other rails.
     pub fn replace(&self, index: usize, pair: RailPair) {
         let old = self.at(index);
         self.set(index, pair);
@@ -80,18 +80,19 @@ impl Pairs {
         }
     }
 
-    /// What came of trying to connect pairs.
+    /// Returns the results of trying to connect pairs.
     pub fn trials(&self) -> MutexGuard<'_, Trials> {
         lock(&self.trials)
     }
 
-    /// Why a rail here is in no pair.
+    /// Returns why a local rail is in no pair.
     pub fn why_idle(&self, local: usize) -> Option<String> {
         lock(&self.idle).get(local)?.clone()
     }
 
-    /// Why a rail here carries nothing towards the peer or from it; `None` if a pair of the rail works. `connects`:
-    /// whether flows towards the peer are connected from here. `arrivals`: connections of the peer on the rail so far.
+    /// Returns why a local rail carries nothing towards the peer or from it; `None` if a pair of the rail works.
+    /// `connects`: flows towards the peer are connected from here. `arrivals`: connections of the peer on the rail so
+    /// far.
     pub fn why_idle_here(
         &self,
         local: usize,
@@ -120,48 +121,48 @@ impl Pairs {
         own.iter().find_map(|pair| self.problem(*pair))
     }
 
-    /// Why no pair leads to a rail of the peer.
+    /// Returns why no pair leads to a rail of the peer.
     pub fn why_unused(&self, remote: usize) -> Option<&str> {
         let is_taken = self.iter().any(|pair| pair.1 == remote);
         self.unused.get(remote)?.as_deref().filter(|_| !is_taken)
     }
 
-    /// The latest connection of the pair at this position failed, for that reason.
+    /// Records why the latest connection of the pair at this position failed.
     pub fn note_problem(&self, index: usize, why: String) {
         lock(&self.problems)[index] = Some(why);
     }
 
-    /// Why it failed, unless one of its flows has moved data since.
+    /// Returns why it failed, unless one of its flows has moved data since.
     pub fn problem(&self, index: usize) -> Option<String> {
         lock(&self.problems)[index].clone()
     }
 
-    /// A flow of the pair at this position was lost.
+    /// Records that a flow of the pair at this position was lost.
     pub fn note_loss(&self, index: usize, why: String) {
         if let Some(loss) = lock(&self.losses).get_mut(self.at(index).0) {
             *loss = Some(why);
         }
     }
 
-    /// Why a flow of a rail here was lost last, whether one is up again or not.
+    /// Returns why a flow of a local rail was lost last, whether one is up again or not.
     pub fn last_loss(&self, local: usize) -> Option<String> {
         lock(&self.losses).get(local)?.clone()
     }
 
-    /// A flow of the pair at this position moves data.
+    /// Records that a flow of the pair at this position moves data.
     pub fn forget_problem(&self, index: usize) {
         lock(&self.problems)[index] = None;
     }
 
-    /// A flow is up on the pair at this position. That solves no problem yet: a path may let the hello
-    /// through and drop what is larger.
+    /// Records that a flow is up on the pair at this position. That solves no problem yet: a path may let the hello
+    /// through and drop larger packets.
     pub fn note_up(&self, index: usize) {
         self.trials().handle_up(self.at(index));
     }
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // It is whole whenever the lock is free.
+    // The value is consistent whenever the lock is free.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,5 +1,5 @@
-//! Replacement of pairs of rails that do not come up. Flows that are up stay where they are; a pair is replaced only
-//! while none of its flows is, and only if another one may work.
+//! Replacement of rail pairs that do not come up. Flows that are up stay where they are. A pair is replaced only while
+//! none of its flows is up, and only if another pair may work.
 
 use super::{Layout, Question, RailPair};
 use crate::id::Time;
@@ -7,7 +7,7 @@ use crate::id::Time;
 /// Positions whose pairs failed, and the rails that are free for others.
 #[derive(Debug)]
 pub struct Replacement {
-    /// By position: the pair, and the one that is preferred.
+    /// By position: the pair, and the preferred one.
     failing: Vec<(usize, RailPair, RailPair)>,
     local: Vec<usize>,
     remote: Vec<usize>,
@@ -15,8 +15,8 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Looks for positions to replace in this layout, with `rails.0` rails here and `rails.1` there; `None` if no other
-    /// pair is left to try. `is_up` says whether a flow is up on the pair at a position.
+    /// Finds positions to replace in this layout, with `rails.0` local rails and `rails.1` remote ones; `None` if no
+    /// other pair is left to try. `is_up` returns whether a flow is up on the pair at a position.
     pub fn new(
         Layout { pairs, channels, .. }: &Layout,
         rails: (usize, usize),
@@ -24,7 +24,7 @@ impl Replacement {
         now: Time,
     ) -> Option<Self> {
         let failed = pairs.trials().failed(now);
-        // Pairs behind the last channel have no flow that needs their rails.
+        // Pairs beyond the last channel have no flow that needs their rails.
         let with_flows = (0..pairs.len().min(*channels as usize))
             .map(|index| (index, pairs.at(index), pairs.preferred(index)));
         let (failing, others): (Vec<_>, Vec<_>) =
@@ -40,11 +40,12 @@ impl Replacement {
         is_left.then_some(Self { failing, local, remote, failed })
     }
 
-    /// The pairs that take positions, in this order. `is_alone`: no flow is up on any pair, so slow rails do as well.
+    /// Returns the pairs that replace others, in this order. `is_alone`: no flow is up on any pair, so slow rails are
+    /// allowed as well.
     pub fn choose(mut self, question: &Question<'_>, is_alone: bool) -> Vec<(usize, RailPair)> {
         let mut found = question.instead(&self.local, &self.remote, &self.failed);
         let mut chosen = Vec::new();
-        // First those that keep their rail here, whose proxies may be bound near it.
+        // First the pairs that keep their local rail, whose progress threads may be bound near it.
         for keeps_rail in [true, false] {
             for (index, old, preferred) in &mut self.failing {
                 let fits = |new: &RailPair| {

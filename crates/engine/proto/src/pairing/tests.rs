@@ -12,7 +12,7 @@ fn rails(addresses: &[&str]) -> Vec<RailCard> {
     numbered.map(|(at, address)| rail(&format!("eth{at}"), address, 24, 0)).collect()
 }
 
-/// By networks and families alone, as where the kernel can't be asked.
+/// Returns reachability by networks and families only, as where the kernel can't be queried.
 fn unasked(local: &[RailCard], remote: &[RailCard]) -> Vec<Vec<Reach>> {
     let reach = |a: &RailCard, b: &RailCard| match a.network().overlaps(&b.network()) {
         true => Reach::SameSubnet,
@@ -63,7 +63,7 @@ fn a_rail_without_a_network_in_common_is_left_out_when_others_have_one() {
     );
 }
 
-/// A network of its own for each NIC, with a /32 address and a route to the network by device.
+/// Returns a separate network for each NIC, with a /32 address and a route to the network by device.
 fn each_its_own(numbers: &[usize], end: u8) -> Vec<RailCard> {
     let rail = |n: &usize| rail(&format!("eth{n}"), &format!("10.{n}.0.{end}"), 32, 0);
     numbers.iter().map(rail).collect()
@@ -224,14 +224,14 @@ fn what_failed_is_replaced_by_what_is_free_and_never_by_what_has_no_route() {
     let question = Question { local: &local, remote: &remote, reach: &reach, is_named: false };
     assert_eq!(question.instead(&[1, 2], &[1, 2], &[(1, 1)]), [(2, 2)]);
     assert_eq!(question.instead(&[1], &[1], &[(1, 1)]), []);
-    // Where the kernel could not be asked, the others are tried.
+    // Where the kernel could not be queried, the others are tried.
     let reach = unasked(&local, &remote);
     let question = Question { reach: &reach, ..question };
     assert_eq!(question.instead(&[1, 2], &[1, 2], &[(1, 1), (2, 2)]), [(1, 2), (2, 1)]);
     assert_eq!(question.instead(&[1, 2], &[1], &[(1, 1)]), [(2, 1)]);
 }
 
-/// Numbers of a seed, so that a failure can be tried again.
+/// Random numbers from a seed, so that a failure can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -242,8 +242,8 @@ impl Random {
     }
 }
 
-/// NICs of two nodes: which fabric each is on, its prefix, family and speed, which interfaces are down, and
-/// which fabrics are routed to each other.
+/// Returns NICs of two nodes: the fabric of each, its prefix, family and speed, which interfaces are down, and which
+/// fabrics are routed to each other.
 fn topology(random: &mut Random, most: u64) -> (Vec<RailCard>, Vec<RailCard>, Vec<Vec<Reach>>) {
     let mut node = |end: u8| -> Vec<(RailCard, u64, bool)> {
         let count = 1 + random.below(most);
@@ -307,7 +307,7 @@ fn over_random_topologies_what_is_reachable_is_paired_and_nothing_else() {
         let is_used = |remote: usize| found.pairs.iter().any(|pair| pair.1 == remote);
         for (a, row) in reach.iter().enumerate() {
             assert_eq!(is_paired(a), found.idle_local[a].is_none(), "seed {seed}: {found:?}");
-            // One that could be used is in a pair, or all that it reaches are.
+            // A usable rail is in a pair, or all rails that it reaches are.
             let reached = (0..remote.len()).filter(|b| row[*b].is_way());
             assert!(
                 is_paired(a) || reached.clone().all(is_used),
@@ -320,7 +320,7 @@ fn over_random_topologies_what_is_reachable_is_paired_and_nothing_else() {
             let mut reaching = (0..local.len()).filter(|a| reach[*a][b].is_way());
             assert!(is_used(b) || reaching.all(is_paired), "seed {seed}: rail {b} there {found:?}");
         }
-        // No more pairs are possible in which each rail is once.
+        // More pairs are impossible with each rail in one pair.
         let most = largest(&reach);
         let mut once = std::collections::BTreeSet::new();
         for (_, b) in found.pairs.iter().filter(|(a, b)| reach[*a][*b].is_way()) {
@@ -330,7 +330,7 @@ fn over_random_topologies_what_is_reachable_is_paired_and_nothing_else() {
     }
 }
 
-/// How many pairs are possible at most, by trying paths of exchanges.
+/// Returns the maximum number of pairs, by trying paths of exchanges.
 fn largest(reach: &[Vec<Reach>]) -> usize {
     fn find(a: usize, reach: &[Vec<Reach>], of: &mut [Option<usize>], seen: &mut [bool]) -> bool {
         for b in 0..of.len() {

@@ -17,8 +17,8 @@ impl TransferPath {
         }
     }
 
-    /// Returns the path of a request that no device copies from end to end, for the reason `no_copy`, and no device
-    /// and CPUs together, for the reason `no_stages` if these were to. `shares` says whether shared memory is possible.
+    /// Returns the path of a request that no device copies from end to end, for the reason `no_copy`, and no device and
+    /// CPUs together, for the reason `no_stages` if these were to. `shares` tells whether shared memory is possible.
     pub fn not_copied_by_devices(
         no_copy: PathObstacle,
         no_stages: Option<PathObstacle>,
@@ -35,7 +35,7 @@ impl TransferPath {
     }
 
     /// Returns the path of a request between host memories of this host that CPUs can't copy at once, for the reason
-    /// `no_copy`. `shares` says whether they copy it to memory that both processes have open and from there.
+    /// `no_copy`. `shares` tells whether they can copy it through memory that both processes have open.
     pub fn not_copied_by_cpus(no_copy: PathObstacle, shares: Result<(), PathObstacle>) -> Self {
         let path = Self::not_copied(no_copy.clone(), &shares, PathReason::NoSingleCopy);
         let path = path.without_copies(no_copy);
@@ -72,7 +72,7 @@ impl TransferPath {
 }
 
 impl PathObstacle {
-    /// Returns why CPUs do not copy a short request. `streams` says whether the connections to the peer go through
+    /// Returns why CPUs do not copy a short request. `streams` tells whether the connections to the peer go through
     /// shared memory or why not, if this was tried.
     pub fn of_short(streams: Option<Result<(), Cow<'static, str>>>) -> Self {
         match streams {

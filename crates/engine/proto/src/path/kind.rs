@@ -1,4 +1,4 @@
-//! How the bytes of a request travel.
+//! Ways for the bytes of a request to travel.
 
 use std::fmt;
 
@@ -6,14 +6,13 @@ use smallvec::SmallVec;
 
 use super::reason::{PathObstacle, PathReason};
 
-/// How the bytes of a request travel.
+/// Way for the bytes of a request to travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PathKind {
     /// TCP over the rails, and through pinned host memory where an end is a device.
     Tcp,
-    /// Through pinned host memory that both processes have open; only heads and acknowledgements
-    /// take the rails.
+    /// Through pinned host memory that both processes have open; only headers and acknowledgements take the rails.
     Shared,
     /// A device copies from memory to memory.
     PeerCopy,
@@ -21,18 +20,18 @@ pub enum PathKind {
     SingleCopy,
 }
 
-/// How the bytes of a request travel, and why so.
+/// Path of the bytes of a request, and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferPath {
-    /// How.
+    /// Kind of path.
     pub kind: PathKind,
-    /// Why.
+    /// Reason for the choice.
     pub reason: PathReason,
     not_possible: SmallVec<[(PathKind, PathObstacle); 3]>,
 }
 
 impl PathKind {
-    /// What it is called.
+    /// Returns the name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -44,7 +43,7 @@ impl PathKind {
 }
 
 impl TransferPath {
-    /// A path that is taken for a reason of its own.
+    /// Returns a path that is taken for its own reason, not because better ones are impossible.
     pub fn new(kind: PathKind, reason: impl Into<PathReason>) -> Self {
         Self { kind, reason: reason.into(), not_possible: SmallVec::new() }
     }
@@ -56,7 +55,7 @@ impl TransferPath {
         self
     }
 
-    /// Paths that would have been better and are not possible, best first, with the reason of each.
+    /// Returns the paths that would have been better and are not possible, best first, with the reason of each.
     pub fn not_possible(&self) -> &[(PathKind, PathObstacle)] {
         &self.not_possible
     }

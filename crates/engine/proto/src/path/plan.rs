@@ -1,5 +1,5 @@
-//! Which paths are open between two kinds of memory, here and at a peer. Nothing that this depends on changes while
-//! the peer is known, so it is decided once; what is left to each request is its length and its regions.
+//! Paths that are open between two kinds of memory, here and at a peer. Nothing that this depends on changes while the
+//! peer is known, so it is decided once. Only the length and the regions are left to each request.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::kind::{PathKind, TransferPath};
 use super::reason::{OnlyPath, PathObstacle, PathReason};
 
-/// Kinds of the memory at one end of a request.
+/// Kind of the memory at one end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Host memory.
@@ -18,7 +18,7 @@ pub enum MemoryKind {
     Both,
 }
 
-/// The other end of a request.
+/// Other end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FarEnd {
     /// Regions of the peer.
@@ -29,7 +29,7 @@ pub enum FarEnd {
     Send,
 }
 
-/// Where a peer is.
+/// Location of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerPlace {
     /// On another host.
@@ -40,16 +40,16 @@ pub enum PeerPlace {
     ThisProcess(PathSettings),
 }
 
-/// The settings of an engine that choose paths.
+/// Settings of an engine that choose paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSettings {
     /// The only path that they allow, if they name one.
     pub only: Option<OnlyPath>,
-    /// They allow that CPUs copy from end to end.
+    /// CPUs may copy from end to end.
     pub single_copy: bool,
 }
 
-/// What a request takes, as far as that is the same for all between the two kinds of memory.
+/// Decision on a path, as far as it is the same for all requests between two kinds of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathPlan {
     /// The rails.
@@ -62,14 +62,14 @@ pub enum PathPlan {
     CopyByDevice,
     /// Shared memory or, if that is not possible, the rails: nothing copies from end to end.
     Share {
-        /// Why nothing copies from end to end.
+        /// Reason why nothing copies from end to end.
         no_copy: PathObstacle,
-        /// Says whether a short request goes by a stage instead of shared memory.
+        /// Whether a short request goes by a stage instead of shared memory.
         stages: Stages,
     },
 }
 
-/// Says whether a device and CPUs copy a short request together, by a stage in pinned memory.
+/// Whether a device and CPUs copy a short request together, by a stage in pinned memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stages {
     /// The two kinds of memory need no stage, or none helps them.
@@ -80,12 +80,12 @@ pub enum Stages {
     Possible,
 }
 
-/// The plans for a peer, each from the first request on that needs it.
+/// Plans for a peer, each made for the first request that needs it.
 #[derive(Default)]
 pub struct PathPlans([OnceLock<PathPlan>; MemoryKind::COUNT * FarEnd::COUNT]);
 
 impl PathSettings {
-    /// Why they forbid a single copy, if they do.
+    /// Returns why the settings forbid a single copy, if they do.
     pub fn no_single_copy(self) -> Option<PathObstacle> {
         match (self.only, self.single_copy) {
             (None, true) => None,
@@ -99,7 +99,7 @@ impl MemoryKind {
     const COUNT: usize = 3;
     const ALL: [Self; Self::COUNT] = [Self::Host, Self::Device, Self::Both];
 
-    /// Of parts of which it is said whether they are in a device's memory.
+    /// Returns the kind of memory of several parts, given for each whether it is in a device's memory.
     pub fn of(are_on_device: impl Iterator<Item = bool>) -> Self {
         let (mut device, mut host) = (false, false);
         are_on_device
@@ -131,14 +131,14 @@ impl FarEnd {
         }
     }
 
-    /// Whether a device's memory may have a part in a request.
+    /// Returns whether a device's memory may be part of a request.
     fn has_device(self) -> bool {
         matches!(self, Self::Memory(MemoryKind::Device | MemoryKind::Both))
     }
 }
 
 impl PathPlans {
-    /// The plan for requests between these kinds of memory, decided by `decide` for the first one.
+    /// Returns the plan for requests between these kinds of memory, decided by `decide` for the first one.
     pub fn between(
         &self,
         near: MemoryKind,
@@ -148,7 +148,8 @@ impl PathPlans {
         self.cell(near, far).get_or_init(decide)
     }
 
-    /// The path of all requests between these kinds of memory, if it was decided before that the rails carry them.
+    /// Returns the path of all requests between these kinds of memory, if it was decided before that the rails carry
+    /// them.
     #[inline]
     pub fn rails_between(&self, near: MemoryKind, far: FarEnd) -> Option<&TransferPath> {
         match self.cell(near, far).get()? {
@@ -157,7 +158,7 @@ impl PathPlans {
         }
     }
 
-    /// Those that were decided, with the kinds of memory that they are for.
+    /// Returns the plans decided so far, with the kinds of memory that they are for.
     pub fn known(&self) -> impl Iterator<Item = (MemoryKind, FarEnd, &PathPlan)> {
         let all = self.0.iter().zip(0..);
         all.filter_map(|(plan, number): (_, usize)| {
@@ -173,7 +174,7 @@ impl PathPlans {
 }
 
 impl PathPlan {
-    /// The plan of an engine with these settings.
+    /// Returns the plan of an engine with these settings.
     pub fn new(settings: PathSettings, place: PeerPlace, near: MemoryKind, far: FarEnd) -> Self {
         if settings.only == Some(OnlyPath::Shared) {
             return Self::Shared;
@@ -250,7 +251,7 @@ impl fmt::Display for FarEnd {
     }
 }
 
-/// For people. What is left to each request is not said.
+/// For people. Choices that depend on the single request are left out.
 impl fmt::Display for PathPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,9 +1,9 @@
-//! Why the bytes of a request travel as they do. A reason is data; its sentence is made where it is printed.
+//! Reasons for the path of a request's bytes. A reason is data; its sentence is made where it is printed.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why the bytes of a request travel as they do. Its text is a fragment of a sentence.
+/// Reason for the path of a request's bytes. Its text is a fragment of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathReason {
@@ -17,7 +17,7 @@ pub enum PathReason {
     NeitherCopiedNorShared {
         /// Why the bytes can't be copied from end to end.
         no_copy: PathObstacle,
-        /// Why they can't go through shared memory.
+        /// Why the bytes can't go through shared memory.
         no_sharing: PathObstacle,
     },
     /// Shared memory: both ends are on this host, and no device copies.
@@ -33,19 +33,19 @@ pub enum PathReason {
     CopiedByDevice {
         /// Both ends are in this process.
         is_within_process: bool,
-        /// The name of the device.
+        /// Name of the device.
         device: String,
     },
     /// A device copies to or from pinned memory, and CPUs between that and the other process.
     CopiedInStages {
-        /// The name of the device.
+        /// Name of the device.
         device: String,
     },
     /// CPUs copy a message once its receive is known.
     CopiedOnceMatched,
 }
 
-/// The path that the setting `path` names.
+/// Path that the setting `path` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnlyPath {
     /// Shared memory.
@@ -54,7 +54,7 @@ pub enum OnlyPath {
     Tcp,
 }
 
-/// Why a path is not possible, or not worth while. Its text is a fragment of a sentence.
+/// Reason why a path is not possible, or not worthwhile. Its text is a fragment of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathObstacle {
@@ -84,7 +84,7 @@ pub enum PathObstacle {
     NotReadableAndWritable,
     /// The request has no bytes.
     Empty,
-    /// The request is short: a copy of its own would not pay.
+    /// The request is short: a separate copy would not pay.
     Short,
     /// The request is short, and connections to the peer go through shared memory.
     ShortAndStreamed,

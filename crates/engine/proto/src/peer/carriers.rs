@@ -1,7 +1,7 @@
-//! Connections of a hosted plugin on their way to the flows whose payload they are to carry.
+//! Plugin connections that are being made for the flows whose payload they are to carry.
 //!
-//! A lane, the driver's handle on such a connection, belongs to one connection of a flow and is never used for another:
-//! what is still in it when that connection is gone belongs nowhere else.
+//! A lane, the driver's handle of such a connection, belongs to one connection of a flow and is never used for another:
+//! data left in it when that connection is gone belongs nowhere else.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::id::{FlowIndex, Time};
 use crate::liveness::Retry;
 use crate::message::Carried;
 
-/// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
+/// Maximum plugin connections that a peer may have in preparation, and plugin listeners for them. Further flows do
 /// without.
 pub const MOST_ASKED: usize = 512;
-/// Listeners of the plugin for all peers together: each takes descriptors of the process.
+/// Maximum plugin listeners for all peers together: each takes descriptors of the process.
 pub const LISTENERS_MAX: u64 = 4096;
 
-/// The lanes `L` of a peer.
+/// Lanes `L` of a peer.
 #[derive(Debug)]
 pub struct Carriers<L> {
     /// For flows towards the peer.
     sending: HashMap<Carried, Coming<L>>,
     /// For flows from the peer.
     arriving: HashMap<Carried, Coming<L>>,
-    /// Listeners that there are for it, each until its time is over: also those for connections of flows that have
-    /// been connected again since.
+    /// Listeners for the peer, each until its time is over, including those for connections of flows that have been
+    /// reconnected since.
     listeners: Arc<PeerShare>,
     /// Flows whose carriers have failed, and until when they do without.
     failed: HashMap<FlowIndex, Retry>,
@@ -33,41 +33,42 @@ pub struct Carriers<L> {
     close: fn(&L),
 }
 
-/// The progress of a lane.
+/// Progress of a lane.
 #[derive(Clone, Debug)]
 pub enum Coming<L> {
-    /// The peer was asked, and is to answer by then.
+    /// The question was sent to the peer, which is to answer by then.
     Asked(Time),
     /// The plugin connects.
     Connecting,
-    /// The peer's plugin has accepted, and the one here connects yet.
+    /// The peer's plugin has accepted, and the local one is still connecting.
     Accepted,
-    /// The plugin has connected, and the peer's has not accepted yet: nothing may be given to it.
+    /// The local plugin has connected, and the peer's has not accepted yet: no payload may be given to it.
     Connected(L),
     /// Both plugins are ready.
     There(L),
-    /// It won't come, for this reason.
+    /// The connection failed, for this reason.
     Failed(String),
 }
 
 /// An end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its payload leaves here.
+    /// The end that payload leaves from.
     Sending,
-    /// Its payload arrives here.
+    /// The end that payload arrives at.
     Arriving,
 }
 
-/// Returns whether pieces of a chunk have 4 KiB on average. A plugin has more to do for a message than the kernel for a
-/// piece: shorter pieces stay on the flow's own connection.
+/// Returns whether pieces of a chunk have 4 KiB on average. A plugin has more work for a message than the kernel for a
+/// piece, so shorter pieces stay on the flow's own connection.
 #[inline]
 pub fn is_worth_carrying(bytes: u32, pieces: u16) -> bool {
     u64::from(bytes) >= (4 << 10) * u64::from(pieces).max(1)
 }
 
-/// Returns whether a chunk that a plugin brings has to go through pinned memory. `are_cuda` is said of each device of
-/// the chunk; `takes_cuda`: the plugin takes addresses of CUDA devices; `is_checked`: the chunk has a checksum.
+/// Returns whether a chunk that a plugin brings has to go through pinned memory. `are_cuda`: for each device of the
+/// chunk, whether it is a CUDA device; `takes_cuda`: the plugin takes addresses of CUDA devices; `is_checked`: the
+/// chunk has a checksum.
 #[inline]
 pub fn must_stage(
     are_cuda: impl IntoIterator<Item = bool>,
@@ -78,23 +79,24 @@ pub fn must_stage(
 }
 
 impl<L: Clone> Carriers<L> {
-    /// The lanes of a peer without any, whose listeners count among those of all peers. `close` closes a lane.
+    /// Returns the state of a peer without lanes, whose listeners count among those of all peers. `close` closes a
+    /// lane.
     pub fn new(listeners: &Arc<Budget>, close: fn(&L)) -> Self {
         let (sending, arriving) = (HashMap::new(), HashMap::new());
         Self { sending, arriving, listeners: listeners.share(), failed: HashMap::new(), close }
     }
 
-    /// A listener for the peer, if there may be one more.
+    /// Takes a listener for the peer, if there may be one more.
     pub fn listen(&self) -> Option<Taken> {
         let is_below = self.listeners.taken() < MOST_ASKED as u64;
         is_below.then(|| self.listeners.take(Wanted::ONE, LISTENERS_MAX)).flatten()
     }
 
-    /// A lane begins to come. Returns whether it may.
+    /// Begins to prepare a lane. Returns whether it may.
     pub fn begin(&mut self, end: End, of: Carried, coming: Coming<L>) -> bool {
         let close = self.close;
         let all = self.of(end);
-        // Of an older connection of the flow nothing is needed any more.
+        // An older connection of the flow no longer needs anything.
         all.extract_if(|known, _| known.flow == of.flow).for_each(|(_, old)| old.close(close));
         let has_room = all.len() < MOST_ASKED;
         if has_room {
@@ -103,31 +105,31 @@ impl<L: Clone> Carriers<L> {
         has_room
     }
 
-    /// The peer has answered the question: the plugin connects. Returns whether a flow waits for that.
+    /// Records that the peer has answered: the plugin connects. Returns whether a flow waits for that.
     pub fn connects(&mut self, of: Carried) -> bool {
         let coming = self.sending.get_mut(&of).filter(|it| matches!(it, Coming::Asked(_)));
         coming.map(|coming| *coming = Coming::Connecting).is_some()
     }
 
-    /// The connection of the flow is gone, and no other one takes what was to come for it.
+    /// Records that the connection of the flow is gone; its lane is given to no other one.
     pub fn forget(&mut self, end: End, of: Carried) {
         if let Some(coming) = self.of(end).remove(&of) {
             coming.close(self.close);
         }
     }
 
-    /// Returns whether the plugin here or there is to accept connections for flows between the two.
+    /// Returns whether a plugin here or there is to accept connections for flows between the two.
     #[inline]
     pub fn are_coming(&self, now: Time) -> bool {
         self.sending.values().chain(self.arriving.values()).any(|coming| coming.is_made(now))
     }
 
-    /// Returns whether a flow waits for what the plugin is at.
+    /// Returns whether a flow waits for the plugin's current work.
     pub fn is_awaited(&mut self, end: End, of: Carried) -> bool {
         self.of(end).get(&of).is_some_and(Coming::is_awaited)
     }
 
-    /// The lane is there, or won't come. It is closed if no flow waits for it any more.
+    /// Records that the lane is ready, or failed. Closes it if no flow waits for it any longer.
     pub fn came(&mut self, end: End, of: Carried, came: Result<L, String>) {
         let close = self.close;
         let coming = self.of(end).get_mut(&of);
@@ -142,9 +144,9 @@ impl<L: Clone> Carriers<L> {
         }
     }
 
-    /// The peer says that its end is there, or won't come.
+    /// Records the peer's message that its end is ready, or failed.
     pub fn accepted(&mut self, of: Carried, accepted: Result<(), String>) {
-        // An answer without a question changes nothing.
+        // An unsolicited answer changes nothing.
         let Some(coming) = self.sending.get_mut(&of) else { return };
         *coming = match (&*coming, accepted) {
             (Coming::Connecting, Ok(())) => Coming::Accepted,
@@ -157,8 +159,8 @@ impl<L: Clone> Carriers<L> {
         };
     }
 
-    /// Returns how far it has come; `None` if the peer was not asked, or the lane was taken before. What is there or
-    /// has failed is the caller's from now on.
+    /// Returns the progress of the lane; `None` if the peer was not asked, or the lane was taken before. A lane that is
+    /// ready or has failed belongs to the caller from now on.
     #[inline]
     pub fn take(&mut self, end: End, of: Carried, now: Time) -> Option<Coming<L>> {
         let all = self.of(end);
@@ -178,7 +180,7 @@ impl<L: Clone> Carriers<L> {
         self.failed.get(&flow).is_none_or(|retry| retry.may_try(now))
     }
 
-    /// A carrier of the flow has failed. Returns whether it worked for long before.
+    /// Records that a carrier of the flow has failed. Returns whether it worked for long before.
     pub fn fail(&mut self, flow: FlowIndex, now: Time) -> bool {
         self.failed.entry(flow).or_default().fail(now)
     }
@@ -198,7 +200,7 @@ impl<L> Drop for Carriers<L> {
 }
 
 impl<L> Coming<L> {
-    /// Returns whether a plugin is at it, here or there. A peer that never answers is not waited for.
+    /// Returns whether a plugin is working on it, here or there. A peer that never answers is not waited for.
     fn is_made(&self, now: Time) -> bool {
         match self {
             Self::Asked(until) => now < *until,
@@ -240,7 +242,7 @@ mod tests {
         let mut carriers = carriers();
         let mut listeners = Vec::new();
         for epoch in 0..2 * MOST_ASKED as u64 {
-            // Each replaces the one before.
+            // Each replaces the previous one.
             assert!(carriers.begin(End::Arriving, of(epoch), Coming::Connecting));
             listeners.extend(carriers.listen());
         }

@@ -1,4 +1,4 @@
-//! Memory of other processes of this host, as they offered it.
+//! Memory that other processes of this host have offered.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -6,29 +6,29 @@ use std::collections::HashMap;
 use crate::id::{InstanceId, RegionKey};
 use crate::message::Offer;
 
-/// The regions of a peer that are remembered before refused ones are forgotten; a later transfer asks for those again.
-/// A peer that names more by itself is not asked for them.
+/// Maximum remembered regions of a peer before refused ones are forgotten; a later transfer requests those again. If a
+/// peer names more by itself, no offer is requested for them.
 const REMEMBERED: usize = 4096;
 
-/// A peer with so many offered regions may name no more.
+/// Maximum offered regions of a peer; beyond it, the peer may name no more.
 const OFFERED_MAX: usize = 1 << 16;
-/// The most bytes of offers kept for one peer. Short offers don't count: an offer of host memory has 60 bytes.
+/// Maximum bytes of offers kept for one peer. Short offers don't count: an offer of host memory has 60 bytes.
 const KEPT_BYTES: usize = 4 << 20;
-/// An offer up to this length is short.
+/// Maximum length of a short offer.
 const SHORT_BYTES: usize = 256;
 
 /// A region of a peer.
 type Id = (InstanceId, RegionKey);
-/// The reason for which a region can't be opened.
+/// Reason why a region can't be opened.
 type Why = Cow<'static, str>;
 
-/// The offers of the peers of this host. `R` is a region that the driver has opened.
+/// Offers of the peers of this host. `R` is a region that the driver has opened.
 #[derive(Debug)]
 pub struct Imports<R> {
     peers: HashMap<InstanceId, PeerImports<R>>,
 }
 
-/// The regions of one peer, with a count for each state, so that a message costs the same however many there are.
+/// Regions of one peer, with a count for each state, so that a message costs the same however many there are.
 #[derive(Debug)]
 struct PeerImports<R> {
     regions: HashMap<RegionKey, Import<R>>,
@@ -41,7 +41,7 @@ struct PeerImports<R> {
 struct Count {
     overdue: usize,
     offered: usize,
-    /// Of those, copies of which have failed.
+    /// Offered regions whose copies have failed.
     failed: usize,
     /// Bytes of offers that are not short.
     long_bytes: usize,
@@ -50,25 +50,25 @@ struct Count {
 #[derive(Debug)]
 enum Import<R> {
     Asked,
-    /// No thread waits for the answer any more; it will come.
+    /// No thread waits for the answer any longer; it is still expected.
     Overdue,
-    /// The region ended before the answer came, which is too late then: messages overtake each
-    /// other on several flows.
+    /// The region ended before the answer arrived, which is too late then: messages overtake each other on several
+    /// flows.
     Ended,
     Refused(String),
     Offered(Offered<R>),
 }
 
-/// An offer of a region, and what came of it.
+/// An offer of a region, and its state.
 #[derive(Debug)]
 pub struct Offered<R> {
     /// The peer's offer, by which this process opens the region.
     pub offer: Offer,
-    /// Opened by each that copies from or to it.
+    /// Handles of the region, one for each device or CPUs that copy from or to it.
     pub open: Vec<(OpenedBy, R)>,
-    /// The reason for which no further copy begins, though its owner has not ended it.
+    /// Reason why no further copy begins, though its owner has not ended it.
     pub trouble: Option<String>,
-    /// Copies have failed. What could not even be opened has not.
+    /// Copies have failed. False if the region could not even be opened.
     has_failed: bool,
 }
 
@@ -88,12 +88,12 @@ impl<R> Default for Imports<R> {
 }
 
 impl<R: Clone> Imports<R> {
-    /// The peer's answer.
+    /// Handles the peer's answer.
     pub fn answer(&mut self, (instance, key): Id, offered: Result<Offer, String>) {
         let Some(peer) = self.peers.get_mut(&instance) else { return };
         match peer.regions.get(&key) {
             Some(Import::Asked | Import::Overdue) => {}
-            // There is one answer, so no other will come.
+            // There is one answer, so no other will arrive.
             Some(Import::Ended) => return drop(peer.remove(key)),
             Some(Import::Offered(..) | Import::Refused(_)) | None => return,
         }
@@ -113,7 +113,7 @@ impl<R: Clone> Imports<R> {
         peer.set(key, import);
     }
 
-    /// The owner ends a region: from now on no copy from or to it begins. Returns what is open of it.
+    /// Ends a region for its owner: from now on no copy from or to it begins. Returns its open handles.
     pub fn end(&mut self, (instance, key): Id) -> Vec<R> {
         let Some(peer) = self.peers.get_mut(&instance) else { return Vec::new() };
         match peer.regions.get(&key) {
@@ -125,13 +125,14 @@ impl<R: Clone> Imports<R> {
         }
     }
 
-    /// The peer is leaving, or gone: see [`Self::end`].
+    /// Ends all regions of a peer that is leaving, or gone: see [`Self::end`].
     pub fn end_all(&mut self, instance: InstanceId) -> impl Iterator<Item = R> + use<R> {
         let ended = self.peers.remove(&instance).into_iter();
         ended.flat_map(|peer| peer.regions.into_values()).flat_map(Import::into_open)
     }
 
-    /// Copies failed: no further one begins, and a later request has this reason. Returns what is open of the region.
+    /// Records that copies failed: no further one begins, and a later request gets this reason. Returns the open
+    /// handles of the region.
     pub fn give_up(&mut self, (instance, key): Id, why: &str) -> Vec<R> {
         let Some(peer) = self.peers.get_mut(&instance) else { return Vec::new() };
         let Some(Import::Offered(offered)) = peer.regions.get_mut(&key) else { return Vec::new() };
@@ -140,17 +141,17 @@ impl<R: Clone> Imports<R> {
         offered.open.iter().map(|(_, region)| region.clone()).collect()
     }
 
-    /// Returns whether copies from or to memory of the peer have failed that it has not ended since.
+    /// Returns whether copies have failed from or to memory of the peer that it has not ended since.
     pub fn have_failed(&self, instance: InstanceId) -> bool {
         self.peers.get(&instance).is_some_and(|peer| peer.count.failed > 0)
     }
 
-    /// Returns whether the peer has left another question without an answer for too long.
+    /// Returns whether the peer has left another question unanswered for too long.
     pub fn is_slow(&self, instance: InstanceId) -> bool {
         self.peers.get(&instance).is_some_and(|peer| peer.count.overdue > 0)
     }
 
-    /// Forgets the region, for which the peer was not asked after all.
+    /// Forgets the region, which was not requested from the peer after all.
     pub fn forget(&mut self, (instance, key): Id) {
         if let Some(peer) = self.peers.get_mut(&instance) {
             peer.remove(key);
@@ -160,7 +161,7 @@ impl<R: Clone> Imports<R> {
         }
     }
 
-    /// Returns whether the peer may not name another region for which it was not asked.
+    /// Returns whether the peer may not name another region by itself.
     pub fn is_full(&self, (instance, key): Id) -> bool {
         let Some(PeerImports { regions, count, .. }) = self.peers.get(&instance) else {
             return false;
@@ -169,7 +170,7 @@ impl<R: Clone> Imports<R> {
         is_full && !regions.contains_key(&key)
     }
 
-    /// Returns whether the peer was not asked for it yet; from now on it was.
+    /// Returns whether the region was not requested from the peer before, and records that it is now.
     pub fn is_first(&mut self, (instance, key): Id) -> bool {
         let peer = self.peers.entry(instance).or_insert_with(|| PeerImports {
             regions: HashMap::new(),
@@ -193,7 +194,7 @@ impl<R: Clone> Imports<R> {
         !matches!(self.get(id), Some(Import::Asked))
     }
 
-    /// Returns what was offered of the region, to be opened, or why nothing was. If the caller `has_waited`, the
+    /// Returns the offer of the region, to be opened, or the reason why there is none. If the caller `has_waited`, the
     /// question is overdue from now on.
     pub fn offered(&mut self, id: Id, has_waited: bool) -> Result<&mut Offered<R>, Why> {
         let why = match self.get(id) {
@@ -210,7 +211,7 @@ impl<R: Clone> Imports<R> {
         self.answered(id)?.ok_or(why.into())
     }
 
-    /// Returns what was offered of the region, to be opened; `None` if the peer has not answered or has ended it. An
+    /// Returns the offer of the region, to be opened; `None` if the peer has not answered or has ended it. Returns an
     /// error if it was refused.
     pub fn answered(&mut self, id: Id) -> Result<Option<&mut Offered<R>>, Why> {
         let peer = self.peers.get_mut(&id.0);
@@ -226,7 +227,7 @@ impl<R: Clone> Imports<R> {
     }
 }
 
-/// Returns 0 if the offer is short.
+/// Returns the offer's length in bytes; 0 if it is short.
 fn long_bytes_of(offer: &Offer) -> usize {
     let bytes = offer.export.len() + size_of_val(&*offer.descriptors);
     if bytes <= SHORT_BYTES { 0 } else { bytes }
@@ -262,13 +263,13 @@ impl<R> PeerImports<R> {
 }
 
 impl Count {
-    /// Returns whether the offer can be kept beside the others.
+    /// Returns whether the offer can be kept in addition to the others.
     fn has_room(&self, offer: &Offer) -> bool {
         let bytes = long_bytes_of(offer);
         bytes == 0 || self.long_bytes + bytes <= KEPT_BYTES
     }
 
-    /// Counts an import, or counts it no longer: `by` adds a number to another or takes it away.
+    /// Counts an import in or out: `by` adds a number to another or subtracts it.
     fn change<R>(&mut self, import: &Import<R>, by: impl Fn(&mut usize, usize)) {
         match import {
             Import::Asked | Import::Ended | Import::Refused(_) => {}

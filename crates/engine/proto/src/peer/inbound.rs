@@ -1,5 +1,5 @@
-//! The half of a peer that takes what comes: its data, the reads and receives that wait for these, and
-//! arrivals on their way to the user.
+//! Receiving side of a peer: its data, the reads and receives that wait for these, and arrivals on their way to the
+//! user.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,9 +21,9 @@ use self::arriving::Failing;
 pub use self::arriving::{Arrival, AwaitedFailure, Delivered, Delivery};
 pub use self::leaving::Leaving;
 
-/// The receiving half of a peer. Not thread-safe: see [the module](super).
+/// Receiving side of a peer. Not thread-safe: see [the module](super).
 pub struct Inbound<O: Operation> {
-    /// Chunks, landings and acknowledgements. Drivers call all of it but what this half has itself:
+    /// Chunks, landings and acknowledgements. Drivers call all of it except the methods that this side provides itself:
     /// `handle_chunk`, `poll_event`, and deliveries.
     pub receiver: Receiver,
     reads: BTreeMap<u64, ReadPart<O>>,
@@ -31,23 +31,23 @@ pub struct Inbound<O: Operation> {
     receives: BTreeMap<u64, WaitingReceive<O>>,
     next_receive: u64,
     deadlines: Deadlines<Awaited>,
-    /// What became of transfers here, until a thread takes it.
+    /// Arrivals, until a thread takes them.
     arrived: Vec<Arrival<O>>,
-    /// Reads and receives that the peer ended, until nothing of them lands any more.
+    /// Reads and receives that the peer ended, until none of their data is landing any longer.
     failing: Vec<Failing<O>>,
     quotas: Arc<Quotas>,
 }
 
-/// The one that asked for a chunk to be sent here. Memory is open to the peer itself only where its owner allows that.
+/// Engine that requested a chunk. The peer itself may access memory only where its owner allows that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskedBy {
-    /// The peer: it writes.
+    /// The peer: a write.
     Peer,
-    /// This engine: a read or a receive of it waits there.
+    /// This engine: one of its reads or receives waits for the chunk.
     Us,
 }
 
-/// Something of ours that waits for the peer, by our number.
+/// A local read or receive that waits for the peer, by its local number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Awaited {
     /// A part of a read.
@@ -56,7 +56,7 @@ pub enum Awaited {
     Receive(u64),
 }
 
-/// The message by which the peer hears of a read or receive: for [`Outbound::announce`](super::Outbound::announce).
+/// Message that announces a read or receive to the peer, for [`Outbound::announce`](super::Outbound::announce).
 #[derive(Debug)]
 pub struct AwaitedNews<O> {
     pub(super) op: O,
@@ -65,7 +65,7 @@ pub struct AwaitedNews<O> {
 }
 
 impl<O> AwaitedNews<O> {
-    /// The number of the read or receive.
+    /// Returns the number of the read or receive.
     pub fn awaited(&self) -> Awaited {
         self.awaited
     }
@@ -77,14 +77,14 @@ struct ReadPart<O> {
     places: Vec<Place>,
 }
 
-/// A part of a read: what the peer is asked for, and where it goes.
+/// A part of a read: the requested places, and their destinations.
 #[derive(Debug)]
 pub struct ReadQuestion {
     places: Vec<Place>,
     pieces: Vec<ReadPiece>,
 }
 
-/// A receive with its announcement, made before the lock is taken.
+/// A receive with its announcement, prepared before the lock is taken.
 pub struct NewReceive<O: Operation> {
     waiting: WaitingReceive<O>,
     posted: PostedReceive,
@@ -94,17 +94,17 @@ pub struct NewReceive<O: Operation> {
 pub struct WaitingReceive<O: Operation> {
     /// The operation.
     pub op: O,
-    /// Bytes that it has room for.
+    /// Capacity in bytes.
     pub capacity: u64,
     places: Vec<Place>,
-    /// Whether its sender may copy there.
+    /// Permission for its sender to copy there.
     leave: CopyLeave,
-    /// What an engine of this process copies there.
+    /// Copy into it that an engine of this process makes.
     lent: Option<O::Copying>,
 }
 
 impl ReadQuestion {
-    /// A question for the remote places of these segments, at most
+    /// Returns a request for the remote places of these segments, at most
     /// [`MAX_MESSAGE_PIECES`](crate::message::MAX_MESSAGE_PIECES) of them. `key` names local regions.
     pub fn new(segments: &[Segment], key: impl Fn(u32) -> RegionKey) -> Self {
         let pieces = segments.iter().map(|segment| ReadPiece {
@@ -116,7 +116,7 @@ impl ReadQuestion {
     }
 }
 
-/// The local places of segments.
+/// Returns the local places of segments.
 fn local_places(segments: &[Segment], key: impl Fn(u32) -> RegionKey) -> Vec<Place> {
     let place = |segment: &Segment| Place {
         key: key(segment.local_region),
@@ -127,7 +127,8 @@ fn local_places(segments: &[Segment], key: impl Fn(u32) -> RegionKey) -> Vec<Pla
 }
 
 impl<O: Operation> NewReceive<O> {
-    /// A receive into the segments of `op`. `key` names their regions; `leave`: whether its sender may copy there.
+    /// Returns a receive into the segments of `op`. `key` names their regions; `leave`: permission for its sender to
+    /// copy there.
     pub fn new(op: O, tag: u64, leave: CopyLeave, key: impl Fn(u32) -> RegionKey) -> Self {
         let (capacity, places) = (op.plan().bytes(), local_places(op.plan().segments(), key));
         let posted = PostedReceive { receive: 0, tag, places: places.clone(), leave };
@@ -136,8 +137,8 @@ impl<O: Operation> NewReceive<O> {
 }
 
 impl<O: Operation> WaitingReceive<O> {
-    /// Whether data with this message may fill it: the message says how many bytes the sender has copied, or
-    /// nothing.
+    /// Returns whether data with this message may fill it: the message holds the number of bytes that the sender has
+    /// copied, or is empty.
     fn may_be_filled_by(&self, message: &[u8]) -> bool {
         match copied_bytes(message) {
             Ok(None) => true,
@@ -148,7 +149,7 @@ impl<O: Operation> WaitingReceive<O> {
 }
 
 impl<O: Operation> Inbound<O> {
-    /// A half that waits for nothing.
+    /// Returns a side that waits for nothing.
     pub fn new(limits: ReceiverLimits, quotas: Arc<Quotas>) -> Self {
         Self {
             receiver: Receiver::new(limits),
@@ -185,8 +186,8 @@ impl<O: Operation> Inbound<O> {
         AwaitedNews { op, awaited: Awaited::Receive(receive), message }
     }
 
-    /// The peer does not hear of a read or receive ([`End::Unannounced`](super::End::Unannounced)). Returns the operation,
-    /// which has failed, unless it ended otherwise.
+    /// Drops a read or receive that could not be announced ([`End::Unannounced`](super::End::Unannounced)). Returns the
+    /// operation, which has failed, unless it ended otherwise.
     pub fn forget(&mut self, awaited: Awaited) -> Option<O> {
         match awaited {
             Awaited::Read(read) => self.reads.remove(&read).map(|part| part.op),
@@ -194,8 +195,8 @@ impl<O: Operation> Inbound<O> {
         }
     }
 
-    /// A driver of this process is about to copy into a receive: says whether it may, once. Of an earlier
-    /// session there may be a receive of the same number. [`Inbound::end`] returns the copy to be stopped.
+    /// Returns whether a driver of this process may copy into a receive, which it may once. There may be a receive of
+    /// the same number from an earlier session. [`Inbound::end`] returns the copy to be stopped.
     pub fn lend_receive(&mut self, receive: &PostedReceive, copying: O::Copying) -> bool {
         let Some(waiting) = self.receives.get_mut(&receive.receive) else { return false };
         let may = waiting.leave == CopyLeave::Yes
@@ -207,9 +208,9 @@ impl<O: Operation> Inbound<O> {
         may
     }
 
-    /// A chunk begins on `flow`. `memory` asks the driver whether its places may be written.
+    /// Handles the start of a chunk on `flow`. `memory` returns whether its places may be written.
     ///
-    /// An error means that the peer breaks the protocol: close the flow, and acknowledge nothing.
+    /// An error means that the peer violates the protocol: close the flow, and acknowledge nothing.
     pub fn handle_chunk(
         &mut self,
         flow: FlowIndex,
@@ -240,17 +241,17 @@ impl<O: Operation> Inbound<O> {
         receiver.handle_chunk(flow, header, places, meta, admit)
     }
 
-    /// Whether a read or a receive waits for the peer.
+    /// Returns whether a read or a receive waits for the peer.
     pub fn is_waiting(&self) -> bool {
         !self.reads.is_empty() || !self.receives.is_empty()
     }
 
-    /// Parts of reads that wait for data, by their number.
+    /// Returns parts of reads that wait for data, by their number.
     pub fn reads(&self) -> impl Iterator<Item = (u64, &O)> {
         self.reads.iter().map(|(number, part)| (*number, &part.op))
     }
 
-    /// Receives that wait for their message, by their number.
+    /// Returns receives that wait for their message, by their number.
     pub fn receives(&self) -> impl Iterator<Item = (u64, &WaitingReceive<O>)> {
         self.receives.iter().map(|(number, receive)| (*number, receive))
     }

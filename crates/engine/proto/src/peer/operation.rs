@@ -1,8 +1,8 @@
-//! The operations of a peer.
+//! Operations of a peer.
 
 use crate::reason::MessageHalf;
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// Bytes from here into the peer's memory.
@@ -11,18 +11,18 @@ pub enum OpKind {
     Read,
     /// A message to the peer.
     Send {
-        /// The message's.
+        /// Tag of the message.
         tag: u64,
     },
     /// Room for a message from the peer.
     Receive {
-        /// The message's.
+        /// Tag of the message.
         tag: u64,
     },
 }
 
 impl OpKind {
-    /// Which half of a message it is, if it is one.
+    /// Returns which side of a message it is, if it is one.
     pub fn half(self) -> Option<MessageHalf> {
         match self {
             Self::Send { tag } => Some(MessageHalf::Send { tag }),
@@ -31,12 +31,12 @@ impl OpKind {
         }
     }
 
-    /// Whether this side sends the payload.
+    /// Returns whether this side sends the payload.
     pub fn sends(self) -> bool {
         matches!(self, Self::Write | Self::Send { .. })
     }
 
-    /// Its name, as messages say it.
+    /// Returns its name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Write => "write",

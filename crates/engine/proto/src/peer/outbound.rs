@@ -1,5 +1,5 @@
-//! The half of a peer that sends: what each transfer is for, sends until they meet their receives, reads
-//! of the peer while they are served.
+//! Sending side of a peer: the purpose of each transfer, sends until they meet their receives, reads of the peer while
+//! they are served.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -26,30 +26,30 @@ pub use self::purpose::Purpose;
 pub use self::sends::{SendHost, SendPath};
 pub use self::serving::ReadBreach;
 
-/// The sending half of a peer. Not thread-safe: see [the module](super).
+/// Sending side of a peer. Not thread-safe: see [the module](super).
 pub struct Outbound<O: Operation> {
-    /// Chunks, flows and acknowledgements. Drivers call all of it but what this half has itself: `submit`,
-    /// `end_all`, `handle_timeout`, `poll_event`.
+    /// Chunks, flows and acknowledgements. Drivers call all of it except the methods that this side provides itself:
+    /// `submit`, `end_all`, `handle_timeout`, `poll_event`.
     pub sender: Sender<O::Source>,
-    /// What transfers are for, by the token that the sender has for each.
+    /// Purposes of transfers, by the token that the sender has for each.
     transfers: Slab<Purpose<O>>,
     matcher: Matcher<O>,
-    /// Reads of the peer that are being served: its number to ours.
+    /// Reads of the peer that are being served: its number to the local transfer.
     serving: BTreeMap<u64, TransferId>,
     /// Receives of the peer into which the driver copies messages, by the peer's number, with the copy once there is
-    /// one. A driver that finds none may not copy: the peer has withdrawn the receive.
+    /// one. A driver that finds no entry may not copy: the peer has withdrawn the receive.
     copying: BTreeMap<u64, Option<O::Copying>>,
     quotas: Arc<Quotas>,
-    /// Bytes of the peer that had landed when its reads were looked at last.
+    /// Bytes of the peer that had landed when its reads were last checked.
     landed: u64,
     ends: VecDeque<End<O>>,
-    /// Messages that the peer did not take although it is there.
+    /// Messages that the peer did not take although it is connected.
     untold: u64,
     is_lost: bool,
 }
 
 impl<O: Operation> Outbound<O> {
-    /// A half that sends nothing, all of whose flows are down.
+    /// Returns a side that sends nothing, all of whose flows are down.
     pub fn new(config: SenderConfig, quotas: Arc<Quotas>) -> Self {
         Self {
             sender: Sender::new(config),
@@ -82,18 +82,18 @@ impl<O: Operation> Outbound<O> {
         op.set_transfer(transfer);
     }
 
-    /// Tells the peer something.
+    /// Sends a message to the peer.
     pub fn tell(&mut self, now: Time, message: &Message) {
         self.tell_as(now, message, Purpose::Tell);
     }
 
-    /// Tells the peer of a read or receive.
+    /// Announces a read or receive to the peer.
     pub fn announce(&mut self, now: Time, news: AwaitedNews<O>) {
         let AwaitedNews { op, awaited, message } = news;
         self.tell_as(now, &message, Purpose::Announce(op, awaited));
     }
 
-    /// Tells the peer something; [`End::Own`] returns `own` when the peer has taken it, or is gone.
+    /// Sends a message to the peer; [`End::Own`] returns `own` when the peer has taken it, or is gone.
     pub fn tell_own(&mut self, now: Time, message: &Message, own: O::Own) {
         self.tell_as(now, message, Purpose::Own(own));
     }
@@ -104,16 +104,16 @@ impl<O: Operation> Outbound<O> {
         self.tell_as(now, message, Purpose::Answer);
     }
 
-    /// Asks the peer for a sign of life: it acknowledges a write of nothing.
+    /// Requests a sign of life from the peer: it acknowledges an empty write.
     pub fn ask(&mut self, now: Time) {
         let source = O::message(None, Vec::new());
         self.submit(now, (WireOp::Write, Flags::NONE, 0), source, Purpose::Tell, None);
     }
 
-    /// A message of the peer for this half. Returns the copy that a withdrawn receive ends: the driver stops it, and
-    /// sends no acknowledgement before it has ended.
+    /// Handles a message of the peer for this side. Returns the copy that a withdrawn receive ends: the driver stops
+    /// it, and sends no acknowledgement before it has ended.
     ///
-    /// An error means that the peer breaks the rules: close the flow that brought it.
+    /// An error means that the peer violates the protocol: close the flow that brought it.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -140,7 +140,8 @@ impl<O: Operation> Outbound<O> {
         Ok(None)
     }
 
-    /// Ends a write or a send early. `tag`: that of a send. The driver stops a message that it copies itself, before.
+    /// Ends a write or a send early. `tag`: that of a send. If the driver itself copies the message, it stops that
+    /// first.
     pub fn cancel(&mut self, op: &O, tag: Option<u64>, failure: Failure) {
         match op.transfer() {
             Some(transfer) => self.sender.end(transfer, failure),
@@ -153,9 +154,9 @@ impl<O: Operation> Outbound<O> {
         }
     }
 
-    /// A read or receive has ended here, and nothing of it lands any more: tells the peer. It fails at once, or if
-    /// another process may be copying there, when the peer has confirmed that it does not. `is_here`: the peer is in
-    /// this process, and its copy was stopped.
+    /// Tells the peer that a read or receive has ended here, once none of its data is landing. The operation fails at
+    /// once. If another process may be copying there, it fails when the peer has confirmed that it does not. `is_here`:
+    /// the peer is in this process, and its copy was stopped.
     pub fn let_go(&mut self, now: Time, leaving: Leaving<O>, failure: Failure, is_here: bool) {
         let is_reachable = failure != Failure::PeerLost && !self.is_lost;
         let message = leaving.message();
@@ -181,44 +182,44 @@ impl<O: Operation> Outbound<O> {
         [next, waiting].into_iter().flatten().min()
     }
 
-    /// The peer is gone: everything ends.
+    /// Ends everything: the peer is gone.
     pub fn lose(&mut self) {
         self.is_lost = true;
-        // Nothing is copied there any more; the one who was about to finds that.
+        // Nothing is copied there any longer; a thread that was about to copy finds no entry.
         self.copying.clear();
         self.sender.end_all(Failure::PeerLost);
         let waiting = self.matcher.take_sends(|_| true).into_iter();
         self.ends.extend(waiting.map(|op| End::Failed { op, failure: Failure::PeerLost }));
     }
 
-    /// Whether a send waits for the peer's receive, or is copied into one.
+    /// Returns whether a send waits for the peer's receive, or is copied into one.
     pub fn is_waiting(&self) -> bool {
         self.matcher.waiting_sends() > 0 || !self.copying.is_empty()
     }
 
-    /// Sends that wait for the peer's receive, with their tags.
+    /// Returns sends that wait for the peer's receive, with their tags.
     pub fn waiting_sends(&self) -> impl Iterator<Item = (u64, &O)> {
         self.matcher.sends()
     }
 
-    /// Receives of the peer that wait for a send.
+    /// Returns the number of the peer's receives that wait for a send.
     pub fn waiting_receives(&self) -> usize {
         self.matcher.waiting_receives()
     }
 
-    /// Messages that the driver copies into receives of the peer.
+    /// Returns the number of messages that the driver copies into receives of the peer.
     pub fn copied_messages(&self) -> usize {
         self.copying.len()
     }
 
-    /// Transfers that are not over, with what they are for.
+    /// Returns transfers that are not over, with their purposes.
     pub fn transfers(&self) -> impl Iterator<Item = (&Purpose<O>, &NewTransfer<O::Source>)> {
         self.sender.transfers().filter_map(|(_, transfer)| {
             Some((self.transfers.get(transfer.token as usize)?, transfer))
         })
     }
 
-    /// Messages that the peer did not take although it is there: none, if both ends are honest.
+    /// Returns the number of messages that the peer did not take although it is connected: 0 if both ends are honest.
     pub fn untold(&self) -> u64 {
         self.untold
     }

@@ -1,10 +1,10 @@
-//! Places of reads and receives: whether a chunk stays within them, and how a send fills them.
+//! Places of reads and receives: checks that a chunk stays within them, and splits a send over them.
 
 use crate::plan::Segment;
 use crate::wire::Place;
 
-/// Whether each of `wanted` lies within one of `own`, the places of a read or a receive. Both have
-/// the same order if the peer is honest, so the search goes on where the last one was found.
+/// Returns whether each of `wanted` lies within one of `own`, the places of a read or a receive. Both have the same
+/// order if the peer is honest, so the search continues where the last one was found.
 pub fn covers(own: &[Place], wanted: &[Place]) -> bool {
     let mut at = 0;
     wanted.iter().all(|place| {
@@ -21,7 +21,7 @@ pub fn covers(own: &[Place], wanted: &[Place]) -> bool {
     })
 }
 
-/// Local segments and remote places, cut where either ends. Places may have room left over.
+/// Returns local segments and remote places, cut where either ends. Places may have room left over.
 pub fn pair_places(locals: &[Segment], places: &[Place]) -> Vec<Segment> {
     let mut segments = Vec::with_capacity(locals.len() + places.len());
     let mut places = places.iter().filter(|place| place.len > 0);

@@ -1,8 +1,8 @@
-//! Counts of what the messages of a peer take up here, and how much that may be.
+//! Counts of the resources that a peer's messages take up here, and their limits.
 //!
-//! [`Outbound`](super::Outbound) counts, and [`Inbound`](super::Inbound) decides where a frame begins whether
-//! its message may be taken. Several flows may bring messages before the first is counted, so a quota may
-//! be exceeded by what their buffers hold.
+//! [`Outbound`](super::Outbound) counts, and [`Inbound`](super::Inbound) decides at the start of a frame whether its
+//! message may be taken. Several flows may bring messages before the first is counted, so a quota may be exceeded by
+//! the contents of their buffers.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -13,19 +13,19 @@ use crate::quota::QuotaExceeded;
 use crate::receiver::Permission;
 use crate::wire::RefusalCode;
 
-/// Reads of a peer that are served at once even if `ops_pool` is smaller: this engine may have a
-/// smaller pool than the peer.
+/// Minimum number of a peer's reads served at once, even if `ops_pool` is smaller: this engine may have a smaller pool
+/// than the peer.
 const READS_MIN: usize = 4096;
-/// Segments and chunks of all these reads, of at most 56 bytes each: 1 TiB in chunks of 512 KiB.
+/// Maximum segments and chunks of all these reads, of at most 56 bytes each: 1 TiB in chunks of 512 KiB.
 const READ_PARTS_MAX: usize = 1 << 21;
-/// Receives of a peer that wait here even if `ops_pool` is smaller.
+/// Minimum number of a peer's receives that may wait here, even if `ops_pool` is smaller.
 const RECEIVES_MIN: usize = 1 << 16;
-/// Places of all these receives, of 40 bytes each.
+/// Maximum places of all these receives, of 40 bytes each.
 const RECEIVE_PLACES_MAX: usize = 1 << 18;
-/// Answers that a peer has not acknowledged.
+/// Maximum answers that a peer has not acknowledged.
 const ANSWERS_MAX: u32 = 1024;
 
-/// Counts of what a peer takes up at this moment. Both halves of the peer share them.
+/// Counts of a peer's current resources. Both sides of the peer share them.
 #[derive(Debug)]
 pub struct Quotas {
     ops_pool: usize,
@@ -38,7 +38,8 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Counts of a peer that has asked for nothing, at an engine that has at most `ops_pool` operations outstanding.
+    /// Returns the counts of a peer without any resources, at an engine that has at most `ops_pool` operations
+    /// outstanding.
     pub fn new(ops_pool: u32) -> Self {
         Self {
             ops_pool: ops_pool as usize,
@@ -50,7 +51,7 @@ impl Quotas {
         }
     }
 
-    /// Whether a message of the peer may be taken, for all that it takes up.
+    /// Returns whether a message of the peer may be taken, given its resources.
     pub fn admit(&self, message: &[u8]) -> Permission {
         let get = |number: &AtomicUsize| number.load(Ordering::Relaxed);
         match Message::takes(message) {
@@ -67,7 +68,8 @@ impl Quotas {
         }
     }
 
-    /// Whether a read that was taken while there was room may be served, asked before memory is taken for a plan of it.
+    /// Returns whether a read that was taken while there was room may be served. Called before memory is allocated for
+    /// its plan.
     pub fn admit_read(&self, pieces: &[ReadPiece], chunk_bytes: u64) -> Permission {
         let bytes = pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(piece.from.len));
         let parts = (bytes / chunk_bytes).saturating_add(pieces.len() as u64);
@@ -77,13 +79,13 @@ impl Quotas {
         }
     }
 
-    /// Whether a question of the peer may be answered. A peer that asks and takes no answers may not fill the memory
-    /// with them.
+    /// Returns whether a question of the peer may be answered. A peer that asks and takes no answers may not fill the
+    /// memory with them.
     pub fn may_answer(&self) -> bool {
         self.answers.load(Ordering::Relaxed) < ANSWERS_MAX
     }
 
-    /// What the peer takes up, for people; `None` if it is nothing.
+    /// Returns a description of the peer's resources; `None` if it takes up none.
     pub fn text(&self) -> Option<String> {
         let [reads, receives] =
             [&self.reads, &self.receives].map(|number| number.load(Ordering::Relaxed));
@@ -94,8 +96,8 @@ impl Quotas {
         })
     }
 
-    /// `times`: so many times as many as there should be. A read of any size has room if it is
-    /// alone.
+    /// Returns whether reads have room. `times`: factor on the limits. A read of any size has room if it is the only
+    /// one.
     fn has_room_for_reads(&self, parts: usize, times: usize) -> bool {
         let reads = self.reads.load(Ordering::Relaxed);
         let known = self.read_parts.load(Ordering::Relaxed);
@@ -103,26 +105,26 @@ impl Quotas {
         reads < times * self.ops_pool.max(READS_MIN) && (fits || reads == 0) && self.may_answer()
     }
 
-    /// Whether the peer may be told that a read of it fails. Reads that were taken while there was
-    /// room may bring the answers to twice [`ANSWERS_MAX`].
+    /// Checks whether the failure of a read may be sent to the peer. Reads that were taken while there was room may
+    /// bring the answers to twice [`ANSWERS_MAX`].
     pub(super) fn check_one_more_answer(&self) -> Result<(), QuotaExceeded> {
         let answers = self.answers.load(Ordering::Relaxed) as usize;
         QuotaExceeded::check("answers not taken", answers + 1, 2 * ANSWERS_MAX as usize)
     }
 
-    /// A matcher that stops a peer which is not stopped by being refused.
+    /// Returns a matcher whose limits stop a peer that ignores refusals.
     pub(super) fn matcher<S: PartialEq>(&self) -> Matcher<S> {
         let receives = 2 * self.ops_pool.max(RECEIVES_MIN);
         Matcher::new(MatcherLimits { receives, places: 2 * RECEIVE_PLACES_MAX })
     }
 
-    /// Receives came, were withdrawn, or have met their sends.
+    /// Records that receives were posted, withdrawn, or matched.
     pub(super) fn note_receives<S: PartialEq>(&self, matcher: &Matcher<S>) {
         self.receives.store(matcher.waiting_receives(), Ordering::Relaxed);
         self.receive_places.store(matcher.waiting_places(), Ordering::Relaxed);
     }
 
-    /// A read of so many parts is served from now on.
+    /// Records that a read of this many parts is served from now on.
     pub(super) fn read_begins(&self, parts: usize) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.read_parts.fetch_add(parts, Ordering::Relaxed);
@@ -133,7 +135,7 @@ impl Quotas {
         self.read_parts.fetch_sub(parts, Ordering::Relaxed);
     }
 
-    /// An answer is on its way.
+    /// Records that an answer is in flight.
     pub(super) fn answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
     }
@@ -143,7 +145,7 @@ impl Quotas {
     }
 }
 
-/// Parts of a read, as the quotas count them.
+/// Returns the number of parts of a read, as the quotas count them.
 pub(super) fn parts_of(plan: &Plan) -> usize {
     plan.segments().len() + plan.chunk_count() as usize
 }

@@ -1,10 +1,10 @@
-//! The claims of a peer's flows.
+//! Claims of a peer's flows.
 
 use super::landing::Claim;
 use crate::id::FlowIndex;
 
-/// A claim for each flow that is in the middle of a chunk. Looking at all of them costs by the number of these flows: not
-/// by the flows that the peer has, nor by the numbers that it gives them.
+/// A claim for each flow that is in the middle of a chunk. Iterating over all costs time by the number of these flows:
+/// not by the peer's number of flows, nor by the numbers that it gives them.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// By flow number: the position in `held`.
@@ -18,7 +18,7 @@ impl Claims {
         self.held.get_mut(place as usize)
     }
 
-    /// A chunk begins on the claim's flow. What the flow has not ended is forgotten.
+    /// Starts a claim for a chunk that begins. An unfinished claim of the same flow is replaced.
     pub(super) fn begin(&mut self, claim: Claim) {
         let number = claim.flow.0 as usize;
         if self.places.len() <= number {
@@ -34,7 +34,7 @@ impl Claims {
         }
     }
 
-    /// The chunk of a flow has ended, or the flow is gone.
+    /// Ends the claim of a flow whose chunk has ended, or that is gone.
     pub(super) fn end(&mut self, flow: FlowIndex) -> Option<Claim> {
         let place = self.places.get_mut(flow.0 as usize)?.take()?;
         let ended = self.held.swap_remove(place as usize);

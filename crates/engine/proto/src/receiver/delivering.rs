@@ -1,4 +1,4 @@
-//! Complete transfers on their way to the user: a flow must not acknowledge what overtakes them.
+//! Complete transfers on their way to the user, which acknowledgements of a flow must not overtake.
 
 use super::{Landed, Receiver};
 use crate::id::TransferId;
@@ -10,24 +10,24 @@ pub struct DeliveryId(u64);
 
 #[derive(Debug, Default)]
 pub(super) struct Deliveries {
-    /// Complete transfers, the oldest first. Those that no thread has taken yet are the last.
+    /// Complete transfers, oldest first. Those that no thread has taken yet are the last.
     undelivered: Vec<(TransferId, Option<DeliveryId>)>,
-    /// Those of them that acknowledgements wait for.
+    /// The ones that acknowledgements wait for.
     awaited: Vec<TransferId>,
     next: u64,
 }
 
 impl Landed {
-    /// Whether the driver delivers something: a notification, the end of a read or receive, a message.
-    /// A write without a notification only lands.
+    /// Returns whether the driver delivers something: a notification, the end of a read or receive, a message. A write
+    /// without a notification only lands.
     pub fn is_delivered(&self) -> bool {
         self.op != WireOp::Write || self.flags.contains(Flags::NOTIFY)
     }
 }
 
 impl Receiver {
-    /// The calling thread begins to deliver all transfers that are complete and that no other thread has begun to
-    /// deliver; [`Self::poll_event`] returns them. `earlier` is a delivery of this thread that goes on with these.
+    /// Begins the delivery, by the calling thread, of all complete transfers that no other thread has begun to deliver;
+    /// [`Self::poll_event`] returns them. `earlier` is a delivery of this thread, extended by these.
     pub fn begin_delivery(&mut self, earlier: Option<DeliveryId>) -> DeliveryId {
         let Deliveries { undelivered, next, .. } = &mut self.deliveries;
         let delivery = earlier.unwrap_or_else(|| {
@@ -39,7 +39,7 @@ impl Receiver {
         delivery
     }
 
-    /// All of the delivery has reached the user, or was carried out.
+    /// Ends a delivery whose transfers have all reached the user, or were carried out.
     pub fn end_delivery(&mut self, delivery: DeliveryId) {
         let Deliveries { undelivered, awaited, .. } = &mut self.deliveries;
         undelivered.retain(|(_, by)| *by != Some(delivery));
@@ -54,7 +54,7 @@ impl Deliveries {
         }
     }
 
-    /// Acknowledgements wait until the transfer is delivered, if it is complete and was not yet.
+    /// Makes acknowledgements wait until the transfer is delivered, if it is complete and not yet delivered.
     pub(super) fn await_transfer(&mut self, transfer: TransferId) {
         let is_undelivered = self.undelivered.iter().any(|(other, _)| *other == transfer);
         if is_undelivered && !self.awaited.contains(&transfer) {
@@ -62,12 +62,12 @@ impl Deliveries {
         }
     }
 
-    /// Whether acknowledgements wait for the transfer.
+    /// Returns whether acknowledgements wait for the transfer.
     pub(super) fn awaits(&self, transfer: TransferId) -> bool {
         self.awaited.contains(&transfer)
     }
 
-    /// Whether acknowledgements wait for any transfer.
+    /// Returns whether acknowledgements wait for any transfer.
     pub(super) fn is_awaited(&self) -> bool {
         !self.awaited.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Transfers under way here: which chunks of them have landed, and how they become complete or are dropped.
+//! Active transfers: which chunks have landed, and how transfers become complete or are dropped.
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::wire::{ChunkHeader, Flags, WireOp};
 pub(super) struct IncomingTransfer {
     pub(super) chunk_count: u32,
     landed_count: u32,
-    /// One bit a chunk; empty for a transfer of one chunk.
+    /// One bit per chunk; empty for a transfer of one chunk.
     landed: SmallVec<[u64; 2]>,
     bytes: u64,
     pub(super) op: WireOp,
@@ -20,7 +20,7 @@ pub(super) struct IncomingTransfer {
 }
 
 impl Receiver {
-    /// The bytes are in place. Says whether that counts.
+    /// Records that the bytes are in place. Returns whether that counts.
     pub(super) fn land(&mut self, transfer: TransferId, chunk: u32, payload: u32) -> bool {
         let Some(incoming) = self.active.get_mut(transfer.0) else { return false };
         if !incoming.set_landed(chunk) {

@@ -1,5 +1,5 @@
-//! The verdict on a chunk that begins: land it, discard it, or refuse it. `landing` is what follows, and
-//! `incoming` what is known of its transfer.
+//! Verdict on a chunk that begins: land it, discard it, or refuse it. `landing` handles the rest of the chunk, and
+//! `incoming` keeps the state of its transfer.
 
 use super::incoming::IncomingTransfer;
 use super::landing::Claim;
@@ -9,9 +9,10 @@ use crate::proof::{Head, Proofs};
 use crate::wire::{ChunkHeader, Place, RefusalCode, WireError};
 
 impl Receiver {
-    /// A chunk begins on `flow`; `admit` asks the driver whether its `places` may be written.
+    /// Handles the start of a chunk on `flow`; `admit` returns the driver's decision whether its `places` may be
+    /// written.
     ///
-    /// An error means that the peer breaks the protocol: close the flow, and acknowledge nothing.
+    /// An error means that the peer violates the protocol: close the flow, and acknowledge nothing.
     pub fn handle_chunk(
         &mut self,
         flow: FlowIndex,
@@ -87,8 +88,8 @@ impl Receiver {
         Ok(Verdict::Land)
     }
 
-    /// Whether there is room for what the chunk brings. There always is for chunks without a message of
-    /// transfers under way, so those that have all of what is bounded go on and make room for others.
+    /// Returns whether there is room for the chunk. There always is for chunks without a message of active transfers,
+    /// so a peer at its limits can continue those and free room for others.
     fn within_quotas(&self, header: &ChunkHeader, meta: &[u8]) -> Permission {
         let id = header.transfer.0;
         let known = self.active.get(id);
@@ -106,9 +107,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// Finished transfers form one range unless numbers are missing. A peer that leaves gaps and
-    /// never raises its floor would make us remember each gap. An honest peer can always go on, at
-    /// least with its oldest transfer.
+    /// Returns whether the transfer would leave one gap too many. Finished transfers form one range unless numbers are
+    /// missing. A peer that leaves gaps and never raises its low-water mark would make this end remember each gap. An
+    /// honest peer can always continue, at least with its oldest transfer.
     fn leaves_one_gap_too_many(&self, id: u64) -> bool {
         let neighbour = |id: Option<u64>| id.is_some_and(|id| self.done.contains(id));
         self.done.range_count() >= self.limits.transfers
@@ -117,7 +118,7 @@ impl Receiver {
             && !neighbour(id.checked_add(1))
     }
 
-    /// Returns whether no chunk has begun that has not ended: then no flow holds the one that begins.
+    /// Returns whether no chunk is in progress: then no flow holds the one that begins.
     #[inline]
     fn is_alone(&self) -> bool {
         self.claims.is_empty() && self.detached.is_empty()
@@ -128,9 +129,8 @@ impl Receiver {
         let mut claims = self.claims.iter_mut().chain(self.detached.values_mut());
         match claims.find(|claim| claim.target == Some(target)) {
             Some(older) if older.reading => false,
-            // The sender has given the older flow up, so it never hears this refusal. If we sent an
-            // acknowledgement and the sender heard it, a chunk that never landed would count as
-            // landed.
+            // The sender has given the older flow up, so it never receives this refusal. If it received an
+            // acknowledgement instead, a chunk that never landed would count as landed.
             Some(older) => {
                 older.revoke(Verdict::Refuse(RefusalCode::Busy));
                 true
@@ -139,8 +139,8 @@ impl Receiver {
         }
     }
 
-    /// Everything below `floor` is over for the sender, so nothing of it lands here. A sender says so
-    /// only of what lies below something that it knows to have landed.
+    /// Raises the low-water mark. Every transfer below it is over for the sender, so nothing of it lands here. A sender
+    /// raises it only up to something that it knows to have landed.
     fn raise_floor(&mut self, floor: TransferId) -> Result<(), WireError> {
         if floor <= self.floor {
             return Ok(());
@@ -151,14 +151,14 @@ impl Receiver {
         }
         self.floor = floor;
         self.done.forget_below(floor.0);
-        // Rare: a transfer below the floor is active only if its sender gave it up.
+        // Rare: a transfer below the mark is active only if its sender gave it up.
         let mut has_dropped = false;
         while let Some(id) = self.active.lowest_below(floor.0) {
             self.forget(TransferId(id));
             has_dropped = true;
         }
         if has_dropped {
-            // One look at the claims for all of them.
+            // One pass over the claims for all of them.
             let is_below = |claim: &&mut Claim| claim.target.is_some_and(|(id, _)| id < floor);
             let claims = self.claims.iter_mut().chain(self.detached.values_mut());
             claims.filter(is_below).for_each(|claim| claim.revoke(OVER));

@@ -1,20 +1,20 @@
-//! From a verdict to the end of a chunk: which flow, or which device, may write where just now, and what is
-//! acknowledged then. `judging` comes before, and `incoming` counts what has landed.
+//! From a verdict to the end of a chunk: which flow, or which device, may write where, and the resulting
+//! acknowledgement. `judging` comes before, and `incoming` counts landed chunks.
 
 use super::{LandingId, Permission, Receiver, Settled, Verdict};
 use crate::id::{FlowIndex, TransferId};
 use crate::proof::Head;
 use crate::wire::{RefusalCode, WireError};
 
-/// The answer where nothing is known to have landed.
+/// Result where nothing is known to have landed.
 const NOTHING_LANDED: Settled = Settled::Refuse(RefusalCode::Busy);
 
-/// What a flow is landing now: from the head of a chunk to its end.
+/// The chunk that a flow is landing, from its header to its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) flow: FlowIndex,
     pub(super) target: Option<(TransferId, u32)>,
-    /// The chunk.
+    /// Header of the chunk.
     pub(super) head: Head,
     pub(super) reading: bool,
     pub(super) verdict: Option<Verdict>,
@@ -23,8 +23,8 @@ pub(super) struct Claim {
 }
 
 impl Receiver {
-    /// Whether the next bytes of the flow's chunk may go in place. If so, they must be followed by
-    /// [`Self::end_landing`]; if not, they go to scratch.
+    /// Returns whether the next bytes of the flow's chunk may go in place. If so, [`Self::end_landing`] must follow; if
+    /// not, they go to scratch.
     pub fn begin_landing(&mut self, flow: FlowIndex) -> bool {
         match self.claims.get_mut(flow) {
             Some(claim) if claim.target.is_some() => {
@@ -35,7 +35,7 @@ impl Receiver {
         }
     }
 
-    /// The bytes are written. Says whether the rest of the chunk may still go in place.
+    /// Records that the bytes are written. Returns whether the rest of the chunk may still go in place.
     pub fn end_landing(&mut self, flow: FlowIndex) -> bool {
         let Some(claim) = self.claims.get_mut(flow) else { return false };
         claim.reading = false;
@@ -45,19 +45,18 @@ impl Receiver {
         claim.target.is_some()
     }
 
-    /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
+    /// Handles the end of the flow's chunk: all bytes are read. `intact` is the result of the checksum, if any.
     pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
         let Some(ended) = self.claims.end(flow) else { return NOTHING_LANDED };
         debug_assert!(!ended.reading, "end_landing comes first");
         self.settle(ended, if intact { Ok(()) } else { Err(RefusalCode::Checksum) })
     }
 
-    /// All bytes of the flow's chunk are read, but not where they belong: a device begins to copy
-    /// them there, and the flow is free for its next chunk. The copy must be followed by
-    /// [`Self::handle_landed`].
+    /// Hands the flow's chunk to a device: all bytes are read into another place, the device begins to copy them, and
+    /// the flow is free for its next chunk. [`Self::handle_landed`] must follow the copy.
     ///
-    /// `None` if nobody wants the bytes any more: then nothing may be copied, and
-    /// [`Self::handle_chunk_end`] says how the chunk ended.
+    /// `None` if the bytes are no longer wanted: then nothing may be copied, and [`Self::handle_chunk_end`] returns how
+    /// the chunk ended.
     pub fn detach(&mut self, flow: FlowIndex) -> Option<LandingId> {
         if !self.begin_landing(flow) {
             return None;
@@ -69,8 +68,8 @@ impl Receiver {
         Some(LandingId(self.next_landing))
     }
 
-    /// The copy has ended, even if its flow is gone meanwhile. `landed` says whether the bytes are
-    /// in place, or why not.
+    /// Records the end of the copy, even if its flow is gone meanwhile. `landed` tells whether the bytes are in place,
+    /// or why not.
     pub fn handle_landed(&mut self, id: LandingId, landed: Permission) -> Settled {
         let Some(mut ended) = self.detached.remove(&id.0) else { return NOTHING_LANDED };
         if ended.verdict != Some(Verdict::Land) {
@@ -105,29 +104,31 @@ impl Receiver {
         Settled::Ack
     }
 
-    /// A connection of the flow is up, whose sender has at most `window_chunks` in flight on it: no more landed chunks
-    /// than that are remembered, unless the end of an earlier connection is not known, or a device has copied a chunk of
-    /// this one. In any case it is no more than [`ReceiverLimits::window`](super::ReceiverLimits::window). Each call is
-    /// followed by one of [`Self::handle_flow_down`], maybe after the next connection is up.
+    /// Records that a connection of the flow is up, whose sender has at most `window_chunks` in flight on it. No more
+    /// landed chunks than that are remembered, unless the end of an earlier connection is not known, or a device has
+    /// copied a chunk of this one. In any case the maximum is
+    /// [`ReceiverLimits::window`](super::ReceiverLimits::window). Each call is followed by one of
+    /// [`Self::handle_flow_down`], maybe after the next connection is up.
     pub fn handle_flow_up(&mut self, flow: FlowIndex, window_chunks: u32) {
         if self.check_flow(flow).is_ok() {
             self.proofs.handle_flow_up(flow, window_chunks);
         }
     }
 
-    /// The flow is gone, maybe in the middle of a chunk: it lands nothing more.
+    /// Records that the flow is gone, maybe in the middle of a chunk: it lands nothing more.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) {
         self.claims.end(flow);
-        // Their acknowledgements may never leave. They then come again, however much the next connection brings before.
+        // Acknowledgements of these copies may never be sent. The chunks are then sent again, however much the next
+        // connection brings before.
         let copied = self.detached.values_mut().filter(|claim| claim.flow == flow);
         copied.for_each(|claim| claim.is_orphan = true);
         self.proofs.handle_flow_down(flow, self.floor);
     }
 
-    /// Bars the places of the chunk on `flow`, for instance because their region was dropped: the
-    /// rest goes to scratch, and the sender gets the refusal `code`.
+    /// Bars the places of the chunk on `flow`, for instance because their region was dropped: the rest goes to scratch,
+    /// and the sender gets the refusal `code`.
     ///
-    /// Returns whether that holds already. If the flow is inside a system call, ask again.
+    /// Returns whether that is already true. If the flow is inside a system call, ask again.
     pub fn bar(&mut self, flow: FlowIndex, code: RefusalCode) -> bool {
         match self.claims.get_mut(flow) {
             Some(claim) if claim.target.is_some() => {
@@ -138,9 +139,9 @@ impl Receiver {
         }
     }
 
-    /// Whether acknowledgements may leave: no flow is inside a system call for a chunk that was taken from it, and
-    /// no thread delivers a transfer that the peer has cancelled, or of which it has sent a chunk again. Else the
-    /// driver sends no acknowledgement on any flow; that is a matter of microseconds.
+    /// Returns whether acknowledgements may be sent: no flow is inside a system call for a chunk that was taken from
+    /// it, and no thread delivers a transfer that the peer has cancelled, or of which it has sent a chunk again. If
+    /// false, the driver sends no acknowledgement on any flow; that is a matter of microseconds.
     pub fn is_quiet(&self) -> bool {
         !self.deliveries.is_awaited()
             && !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
@@ -158,7 +159,7 @@ impl Receiver {
 }
 
 impl Claim {
-    /// The rest of the chunk goes to scratch; a system call under way keeps its target until it ends.
+    /// Sends the rest of the chunk to scratch; a system call in progress keeps its target until it ends.
     pub(super) fn revoke(&mut self, verdict: Verdict) {
         self.verdict = Some(verdict);
         if !self.reading {

@@ -1,9 +1,10 @@
-//! Chunks that land when their flow has gone on: from `Receiver::detach` to `Receiver::handle_landed`.
+//! Chunks that land after their flow has moved on: from `Receiver::detach` to `Receiver::handle_landed`.
 
 use super::{LandingId, Permission, Settled};
 
-/// Chunks that devices or plugins bring into place, as all threads see them that hold the lock of the peer. `B` is what
-/// the driver knows of what brings a chunk. Any thread may find the chunk done, so none waits for another thread.
+/// Chunks that devices or plugins bring into place, visible to all threads that hold the lock of the peer. `B` is the
+/// driver's record of the device or plugin that brings a chunk. Any thread may find the chunk done, so none waits for
+/// another thread.
 #[derive(Debug, Default)]
 pub struct Landings<B>(Vec<Landing<B>>);
 
@@ -12,12 +13,12 @@ struct Landing<B> {
     id: LandingId,
     by: B,
     settled: Option<Settled>,
-    /// Its flow is gone.
+    /// The chunk's flow is gone.
     is_orphan: bool,
 }
 
 impl<B: Default> Landings<B> {
-    /// Settles by `landed` what has `ended`, and forgets it if its flow is gone.
+    /// Settles by `landed` the chunks that have `ended`, and forgets those whose flow is gone.
     pub fn settle(
         &mut self,
         ended: impl Fn(&B) -> Option<Permission>,
@@ -29,24 +30,24 @@ impl<B: Default> Landings<B> {
         self.0.retain(|landing| !landing.is_orphan || landing.settled.is_none());
     }
 
-    /// A chunk is to be brought; by what is not known yet.
+    /// Adds a chunk that is to be brought; its device or plugin is not known yet.
     pub fn lands(&mut self, id: LandingId) {
         self.0.push(Landing { id, by: B::default(), settled: None, is_orphan: false });
     }
 
-    /// Changes what is known of what brings the chunk.
+    /// Changes the record of the chunk's device or plugin.
     pub fn note(&mut self, id: LandingId, change: impl FnOnce(&mut B)) {
         if let Some(landing) = self.landing(id) {
             change(&mut landing.by);
         }
     }
 
-    /// Returns the bringers of the chunks that are not settled.
+    /// Returns the records of the chunks that are not settled.
     pub fn unsettled(&self) -> impl Iterator<Item = &B> {
         self.0.iter().filter(|landing| landing.settled.is_none()).map(|landing| &landing.by)
     }
 
-    /// Takes the landing away if it is settled.
+    /// Removes the landing if it is settled.
     pub fn take_settled(&mut self, id: LandingId) -> Option<Settled> {
         let index = self.0.iter().position(|landing| landing.id == id)?;
         let settled = self.0[index].settled?;
@@ -54,19 +55,19 @@ impl<B: Default> Landings<B> {
         Some(settled)
     }
 
-    /// Nothing brings it, and nothing will.
+    /// Removes a landing that nothing brings any longer.
     pub fn remove(&mut self, id: LandingId) {
         self.0.retain(|landing| landing.id != id);
     }
 
-    /// Its flow is gone.
+    /// Marks a chunk whose flow is gone.
     pub fn orphan(&mut self, id: LandingId) {
         if let Some(landing) = self.landing(id) {
             landing.is_orphan = true;
         }
     }
 
-    /// Returns whether a chunk is under way whose flow is gone.
+    /// Returns whether a chunk is in progress whose flow is gone.
     pub fn has_orphans(&self) -> bool {
         self.0.iter().any(|landing| landing.is_orphan)
     }

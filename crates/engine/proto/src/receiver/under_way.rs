@@ -1,5 +1,4 @@
-//! The transfers under way, found by number, by age, and by the read or receive that they are for, without a look at all
-//! of them.
+//! Active transfers, found by number, by age, and by their read or receive, without a scan of all of them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,16 +6,16 @@ use std::collections::{BinaryHeap, HashMap};
 use super::incoming::IncomingTransfer;
 use crate::wire::WireOp;
 
-/// Numbers of finished transfers that may wait in the heap before they are swept.
+/// Maximum numbers of finished transfers in the heap before they are swept.
 const SLACK: usize = 1024;
 
-/// The transfers under way.
+/// Active transfers.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     by_number: HashMap<u64, Entry>,
-    /// Their numbers, the lowest on top; also some of transfers that are over.
+    /// Their numbers, lowest on top, including some of transfers that are over.
     lowest: BinaryHeap<Reverse<u64>>,
-    /// The newest transfer for a read or receive, which leads to the older ones. There is mostly one.
+    /// Newest transfer for a read or receive, which leads to the older ones. There is usually one.
     newest: HashMap<(WireOp, u64), u64>,
 }
 
@@ -45,7 +44,7 @@ impl UnderWay {
         self.by_number.get_mut(&id).map(|entry| &mut entry.incoming)
     }
 
-    /// Adds a transfer whose number is not under way.
+    /// Adds a transfer whose number is not active.
     pub(super) fn insert(&mut self, id: u64, incoming: IncomingTransfer) {
         let older = purpose(&incoming).and_then(|purpose| self.newest.insert(purpose, id));
         if let Some(older) = older.and_then(|older| self.by_number.get_mut(&older)) {
@@ -74,7 +73,7 @@ impl UnderWay {
         Some(incoming)
     }
 
-    /// The transfer with the lowest number, if that is below `floor`.
+    /// Returns the transfer with the lowest number, if that is below `floor`.
     pub(super) fn lowest_below(&mut self, floor: u64) -> Option<u64> {
         while let Some(Reverse(id)) = self.lowest.peek().copied().filter(|id| id.0 < floor) {
             if self.by_number.contains_key(&id) {
@@ -85,12 +84,12 @@ impl UnderWay {
         None
     }
 
-    /// The newest transfer for a read or receive; none for other operations, which have no such number.
+    /// Returns the newest transfer for a read or receive; `None` for other operations, which have no such number.
     pub(super) fn newest_for(&self, op: WireOp, context: u64) -> Option<u64> {
         self.newest.get(&(op, context)).copied()
     }
 
-    /// Drops numbers of transfers that are over, and second entries of those that came again.
+    /// Drops numbers of transfers that are over, and second entries of those that were restarted.
     fn sweep(&mut self) {
         let mut numbers = std::mem::take(&mut self.lowest).into_vec();
         numbers.retain(|Reverse(id)| self.by_number.contains_key(id));
@@ -100,7 +99,7 @@ impl UnderWay {
     }
 }
 
-/// The read or receive that a transfer is for.
+/// Returns the read or receive that a transfer is for.
 fn purpose(incoming: &IncomingTransfer) -> Option<(WireOp, u64)> {
     let is_one = matches!(incoming.op, WireOp::ReadData | WireOp::SendData);
     is_one.then_some((incoming.op, incoming.context))

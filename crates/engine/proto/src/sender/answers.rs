@@ -1,20 +1,19 @@
-//! What the peer answers to chunks: acknowledged, refused, or refused for now. `postponed` keeps those
-//! that wait, `ending` ends the transfer.
+//! The peer's answers to chunks: acknowledged, refused, or refused for now. `postponed` keeps those that wait, `ending`
+//! ends the transfer.
 
 use super::rails::Load;
 use super::{Failure, Sender, Source, TransferHandle};
 use crate::id::{FlowIndex, Time};
 use crate::wire::{AckFrame, RefusalCode, WireError};
 
-/// A transfer fails after this many refusals that ask to send a chunk again, plus
-/// [`RETRIES_OF_CHUNK_MAX`] for each of its chunks: the chunk arrived damaged, in memory that the
-/// peer can't open, or on a flow that the peer has no memory for. Each chunk may be refused on
-/// several flows, since all of them learn of the fault late.
+/// Maximum refusals that ask to send a chunk again, plus [`RETRIES_OF_CHUNK_MAX`] for each chunk of the transfer;
+/// beyond that the transfer fails. Such a chunk arrived damaged, in memory that the peer can't open, or on a flow that
+/// the peer has no memory for. Each chunk may be refused on several flows, since all of them learn of the fault late.
 const RETRIES_MAX: u32 = 1000;
 const RETRIES_OF_CHUNK_MAX: u32 = 4;
 
 impl<S: Source> Sender<S> {
-    /// The peer acknowledged or refused frames of `flow`. An error means that it breaks the
+    /// Handles the peer's acknowledgement or refusal of frames of `flow`. An error means that the peer violates the
     /// protocol: close the flow.
     pub fn handle_ack(
         &mut self,
@@ -60,13 +59,13 @@ impl<S: Source> Sender<S> {
             }
         }
         self.rails.heard(now, self.rail_of(flow));
-        // An acknowledgement that says nothing new counts, too: the peer lives and has a reason to
-        // take long. It is a sign of life of the rail, but no progress.
+        // An acknowledgement that repeats the last one counts, too: the peer lives and has a reason to take long. It is
+        // a sign of life of the rail, but no progress.
         self.flows[flow.0 as usize].progress = now;
         Ok(())
     }
 
-    /// Whether nothing is in flight or waits but chunks that the peer had no room for.
+    /// Returns whether only chunks that the peer had no room for are left: nothing else is in flight or waits.
     fn is_nothing_else_left(&self) -> bool {
         self.given_back.is_empty()
             && self.small.is_empty()
@@ -99,8 +98,8 @@ impl<S: Source> Sender<S> {
                 self.waits_again(handle, load);
                 self.postponed.push(now, (handle, chunk), code);
             }
-            // The driver stops using a ring that the peer can't open, and for a while a flow that
-            // the peer has no memory for.
+            // The driver stops using a bounce buffer that the peer can't open, and for a while a flow that the peer has
+            // no memory for.
             _ if again && outgoing.retries <= most && !ending => {
                 self.give_back(handle, chunk, load);
             }

@@ -1,9 +1,9 @@
-//! How transfers end: complete, cancelled, past their deadline; and what the sender forgets then.
+//! Ends of transfers: complete, cancelled, past their deadline; and what the sender forgets then.
 
 use super::{Failure, Sender, Source, TransferHandle, TxEvent, may_end};
 use crate::id::{Time, TransferId};
 
-/// Finished transfers that may wait behind an unfinished one before their records are swept.
+/// Maximum finished transfers behind an unfinished one before their records are swept.
 const ORDER_SLACK: usize = 1024;
 
 impl<S: Source> Sender<S> {
@@ -63,7 +63,7 @@ impl<S: Source> Sender<S> {
         }
         let token = outgoing.transfer.token;
         let event = if outgoing.acknowledged == outgoing.chunk_count {
-            // A draining transfer that is complete is done: completion came before its end.
+            // A draining transfer that is complete is done: it completed before its end.
             TxEvent::Done { token }
         } else if let Some(failure) = outgoing.ending {
             let started = outgoing.next_chunk > 0;
@@ -75,9 +75,8 @@ impl<S: Source> Sender<S> {
         self.events.push_back(event);
     }
 
-    /// Drops handles of transfers that ended before a flow pulled them. This keeps
-    /// [`Self::has_work`] exact, and bounds a queue that nobody pulls from because every rail is
-    /// down.
+    /// Drops handles of transfers that ended before a flow pulled them. This keeps [`Self::has_work`] exact, and bounds
+    /// a queue that no flow pulls from because every rail is down.
     pub(super) fn forget_stale(&mut self) {
         let slots = &self.slots;
         let pullable = |handle: &TransferHandle| may_end(slots, *handle);
@@ -96,7 +95,7 @@ impl<S: Source> Sender<S> {
         self.free.push(handle.slot);
         self.live -= 1;
         if self.order.len() > 2 * self.live + ORDER_SLACK {
-            // One old transfer must not keep a record of all that finished since.
+            // One old transfer must not keep the records of all that finished since.
             let slots = &self.slots;
             self.order.retain(|t| slots[t.slot as usize].as_ref().is_some_and(|o| o.id == t.id));
         }

@@ -1,4 +1,4 @@
-//! Flows come up and go down; what is in flight on each, and how long the peer has been silent.
+//! Flows that come up and go down, their chunks in flight, and the length of the peer's silence.
 
 use std::time::Duration;
 
@@ -6,23 +6,24 @@ use super::{Flow, Sender, Source};
 use crate::id::{FlowIndex, Time};
 
 impl<S: Source> Sender<S> {
-    /// Bytes moved on the flow, as the transport saw it: it is slow, not stalled.
+    /// Records that bytes moved on the flow, as the transport saw it: it is slow, not stalled.
     pub fn handle_progress(&mut self, now: Time, flow: FlowIndex) {
         self.flows[flow.0 as usize].progress = now;
         self.made_progress(now);
     }
 
-    /// Nobody looked at the flow from `since` until now, so that time is no silence of the peer.
+    /// Records that no thread polled the flow from `since` until now, so that time does not count as the peer's
+    /// silence.
     pub fn handle_absence(&mut self, since: Time, now: Time, flow: FlowIndex) {
         let progress = &mut self.flows[flow.0 as usize].progress;
         progress.0 += now.0.saturating_sub(since.0.max(progress.0));
     }
 
-    /// The flow is connected; frames on it count from 1.
+    /// Records that the flow is connected; frames on it count from 1.
     pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
         debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");
-        // Reconnecting after an outage is no progress of the peer. It does give the peer time to
-        // make some, but only once.
+        // Reconnecting after an outage is not the peer's progress. It does give the peer time to make some, but only
+        // once.
         if self.may_return && self.flows.iter().all(|flow| !flow.up) {
             self.may_return = false;
             self.last_progress = now;
@@ -31,8 +32,8 @@ impl<S: Source> Sender<S> {
         self.note_usable(self.rail_of(flow));
     }
 
-    /// The flow is gone: what it had in flight is given back, for any flow to pull. Says how many
-    /// chunks that were.
+    /// Records that the flow is gone: its chunks in flight are given back, for any flow to pull. Returns how many those
+    /// were.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) -> usize {
         let state = std::mem::take(&mut self.flows[flow.0 as usize]);
         let (channel, rail) = (self.channel_of(flow), self.rail_of(flow));
@@ -53,33 +54,33 @@ impl<S: Source> Sender<S> {
         given_back
     }
 
-    /// Whether the flow has chunks in flight and heard nothing for `stall`.
+    /// Returns whether the flow has chunks in flight and received nothing for `stall`.
     pub fn is_stalled(&self, now: Time, flow: FlowIndex, stall: Duration) -> bool {
         let state = &self.flows[flow.0 as usize];
         !state.in_flight.is_empty() && now.since(state.progress) >= stall
     }
 
-    /// How long a busy sender has made no progress with its peer at all; zero if it waits for nothing.
+    /// Returns how long a busy sender has made no progress at all with its peer; zero if it waits for nothing.
     pub fn silence(&self, now: Time) -> Duration {
         if self.order.is_empty() { Duration::ZERO } else { now.since(self.last_progress) }
     }
 
-    /// Chunks in flight on the flow's channel: what its window counts.
+    /// Returns the chunks in flight on the flow's channel, which its window limits.
     pub fn channel_in_flight(&self, flow: FlowIndex) -> u32 {
         self.channels[self.channel_of(flow)].in_flight
     }
 
-    /// Whether the flow's channel can take another chunk.
+    /// Returns whether the flow's channel can take another chunk.
     pub fn has_room(&self, flow: FlowIndex) -> bool {
         self.channel_in_flight(flow) < self.config.window_chunks
     }
 
-    /// Chunks in flight on the flow.
+    /// Returns the number of chunks in flight on the flow.
     pub fn in_flight(&self, flow: FlowIndex) -> usize {
         self.flows[flow.0 as usize].in_flight.len()
     }
 
-    /// When the flow last made progress.
+    /// Returns when the flow last made progress.
     pub fn flow_progress(&self, flow: FlowIndex) -> Time {
         self.flows[flow.0 as usize].progress
     }

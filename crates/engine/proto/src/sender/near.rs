@@ -1,21 +1,21 @@
-//! Rails near the memory of a transfer: a rail takes chunks of those transfers first that it is near. If there are none, it
-//! takes any others, so none is idle while chunks wait, and a transfer that is alone has all rails.
+//! Rails near the memory of a transfer: a rail first takes chunks of transfers that it is near. If there are none, it
+//! takes any others, so no rail is idle while chunks wait, and a single transfer has all rails.
 
 use std::collections::VecDeque;
 
 use super::{Sender, Source, TransferHandle};
 
-/// So many transfers a rail looks at to find one that it is near.
+/// Maximum transfers that a rail checks to find one that it is near.
 const LOOK: usize = 32;
-/// So many chunks go before the oldest transfer at most, if no rail near it takes any of that.
+/// Maximum chunks that go before the oldest transfer, if no rail near it takes its chunks.
 const PASSED_MAX: u32 = 64;
 
 impl<S: Source> Sender<S> {
-    /// Where in a queue a rail finds its next transfer.
+    /// Returns the position in a queue of a rail's next transfer.
     pub(super) fn place_for(&self, rail: usize, queue: &VecDeque<TransferHandle>) -> usize {
         let suits = |handle: &TransferHandle| {
             let outgoing = self.slots[handle.slot as usize].as_ref();
-            // Those that are over have to leave the queue.
+            // Transfers that are over have to leave the queue.
             outgoing.is_none_or(|it| !self.rails.is_far(rail, it.transfer.source.near()))
         };
         if self.passed >= PASSED_MAX || queue.front().is_none_or(suits) {
@@ -24,7 +24,7 @@ impl<S: Source> Sender<S> {
         queue.iter().take(LOOK).position(suits).unwrap_or_default()
     }
 
-    /// A chunk was taken of the transfer at this place.
+    /// Records that a chunk was taken from the transfer at this position.
     pub(super) fn note_passed(&mut self, place: usize) {
         self.passed = if place == 0 { 0 } else { self.passed + 1 };
     }
@@ -60,7 +60,7 @@ mod tests {
         }
     }
 
-    /// So many rails with a flow each.
+    /// Returns a sender with this many rails, each with one flow.
     fn sender(rails: u32, window_chunks: u32) -> Sender<Placed> {
         let mut sender =
             Sender::new(SenderConfig { window_chunks, channels: rails, sockets: 1, rails });
@@ -78,7 +78,7 @@ mod tests {
         sender.submit(NOW, new);
     }
 
-    /// The transfer whose chunk a rail gets.
+    /// Returns the transfer whose chunk a rail gets.
     fn pull(sender: &mut Sender<Placed>, rail: u32) -> Option<u64> {
         let token = sender.pull(NOW, FlowIndex(rail))?.token;
         sender.handle_written(FlowIndex(rail));

@@ -1,4 +1,4 @@
-//! What became of transfers, reads and receives here, until a thread of the driver has delivered it.
+//! Results of transfers, reads and receives here, until a thread of the driver has delivered them.
 
 use super::{Inbound, Operation};
 use crate::codec::DecodeError;
@@ -6,35 +6,35 @@ use crate::message::{Message, copied_bytes};
 use crate::receiver::{DeliveryId, Landed};
 use crate::wire::{Flags, RefusalCode, WireOp};
 
-/// What became of a transfer here.
+/// Result of a transfer here.
 #[derive(Debug)]
 pub enum Arrival<O> {
-    /// It is complete. With the read or receive that waited for it.
+    /// The transfer is complete. With the read or receive that waited for it.
     Whole(Landed, Option<O>),
-    /// The peer ended a read or receive, and nothing of it lands any more.
+    /// The peer ended a read or receive, and none of its data is landing any longer.
     Failed(O, AwaitedFailure),
 }
 
-/// Why the peer ended a read or receive.
+/// Reason why the peer ended a read or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AwaitedFailure {
-    /// It can't serve the read.
+    /// The peer can't serve the read.
     Refused(RefusalCode),
     /// The message is longer than the receive.
     TooLong {
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         len: u64,
-        /// Bytes that the receive has room for.
+        /// Capacity of the receive in bytes.
         capacity: u64,
     },
-    /// The send ended early that was matched with the receive.
+    /// The send that was matched with the receive ended early.
     SendFailed,
 }
 
-/// What an arrival means, for the driver to act on.
+/// Meaning of an arrival, for the driver to act on.
 #[derive(Debug)]
 pub enum Delivered<O> {
-    /// The peer notifies the user.
+    /// A notification for the user.
     Notification(Vec<u8>),
     /// The data of a part of a read are in place.
     Read {
@@ -47,7 +47,7 @@ pub enum Delivered<O> {
     Received {
         /// The receive.
         op: O,
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         bytes: u64,
         /// Whether the sender has copied them there.
         is_copied: bool,
@@ -58,12 +58,13 @@ pub enum Delivered<O> {
     Message(Message),
     /// A message that this engine does not know.
     Unknown(DecodeError),
-    /// Data that nobody waits for any more, or a write that only landed.
+    /// Data that no operation waits for any longer, or a write that only landed.
     Nothing,
 }
 
-/// Arrivals that one thread has taken to deliver. A transfer that the peer cancels meanwhile, or of which a
-/// chunk comes again, is acknowledged after that ([`Receiver::begin_delivery`](crate::Receiver::begin_delivery)).
+/// Arrivals that one thread has taken to deliver. If the peer cancels such a transfer meanwhile, or sends one of its
+/// chunks again, that is acknowledged after the delivery
+/// ([`Receiver::begin_delivery`](crate::Receiver::begin_delivery)).
 #[derive(Debug)]
 pub struct Delivery<O> {
     /// The arrivals, in order.
@@ -86,14 +87,14 @@ impl<O> Default for Delivery<O> {
 }
 
 impl<O> Delivery<O> {
-    /// Whether nothing was taken that is not delivered.
+    /// Returns whether nothing is taken and not yet delivered.
     pub fn is_empty(&self) -> bool {
         self.id.is_none()
     }
 }
 
 impl<O> Arrival<O> {
-    /// Reads what it means. No lock needs to be held.
+    /// Decodes the arrival. No lock needs to be held.
     pub fn read(self) -> Delivered<O> {
         let (landed, op) = match self {
             Self::Whole(landed, op) => (landed, op),
@@ -105,7 +106,7 @@ impl<O> Arrival<O> {
             }
             (WireOp::ReadData, Some(op)) => Delivered::Read { op, bytes: landed.bytes },
             (WireOp::SendData, Some(op)) => {
-                // The receive was asked whether that can be, before it landed.
+                // The receive checked the message before it landed.
                 let copied = copied_bytes(&landed.meta).unwrap_or_default();
                 let bytes = copied.unwrap_or(landed.bytes);
                 Delivered::Received { op, bytes, is_copied: copied.is_some() }
@@ -120,8 +121,8 @@ impl<O> Arrival<O> {
 }
 
 impl<O: Operation> Inbound<O> {
-    /// Takes all that is complete here or that the peer has ended. [`Self::end_delivery`] follows when the arrivals
-    /// have reached the user, or were carried out.
+    /// Takes all results so far. [`Self::end_delivery`] follows when the arrivals have reached the user, or were
+    /// carried out.
     pub fn take(&mut self, delivery: &mut Delivery<O>) {
         self.note_arrived();
         if !self.arrived.is_empty() {
@@ -130,7 +131,7 @@ impl<O: Operation> Inbound<O> {
         }
     }
 
-    /// All that was taken is delivered.
+    /// Records that all taken arrivals are delivered.
     pub fn end_delivery(&mut self, delivery: &mut Delivery<O>) {
         if let Some(id) = delivery.id.take() {
             self.receiver.end_delivery(id);
@@ -138,7 +139,7 @@ impl<O: Operation> Inbound<O> {
     }
 
     /// Sets complete transfers aside together with the operation that waited for each, under the lock under which the
-    /// last chunk landed: the peer hears that it is done, so nobody may end that operation otherwise.
+    /// last chunk landed. The peer gets an acknowledgement for them, so nothing else may end that operation.
     pub fn note_arrived(&mut self) {
         while let Some(landed) = self.receiver.poll_event() {
             if !landed.is_delivered() {
@@ -159,11 +160,11 @@ impl<O: Operation> Inbound<O> {
         self.arrived.extend(over.map(|it| Arrival::Failed(it.op, it.failure)));
     }
 
-    /// A message of the peer for this half. The caller takes what it ended next if nothing is landing for that, which
-    /// is mostly so; else the thread that lands it does.
+    /// Handles a message of the peer for this side. The caller takes the operations that it ended next if none of their
+    /// data is landing, which is the usual case; otherwise the thread that lands the data does.
     pub fn handle_message(&mut self, message: &Message) {
         match *message {
-            // No acknowledgement leaves before nothing of the transfer lands any more.
+            // Acknowledgements are held back until none of the transfer's data is landing any longer.
             Message::Cancel { transfer } => drop(self.receiver.retire(transfer)),
             Message::ReadFailed { read, code } => {
                 if let Some(part) = self.reads.remove(&read) {
@@ -187,8 +188,8 @@ impl<O: Operation> Inbound<O> {
         }
     }
 
-    /// The peer has ended a read or receive, which fails for that once nothing of it lands any
-    /// more: a device may be copying.
+    /// Fails a read or receive that the peer has ended, once none of its data is landing any longer: a device may be
+    /// copying.
     fn fail(&mut self, (wire_op, context): (WireOp, u64), op: O, failure: AwaitedFailure) {
         self.failing.push(Failing { wire_op, context, op, failure });
     }

@@ -7,8 +7,8 @@ use crate::id::Time;
 use crate::message::{CopyLeave, Message};
 use crate::wire::WireOp;
 
-/// A read or receive that ends here. Nothing of it may become complete any more, but it ends only when nothing of
-/// it lands any more ([`Inbound::has_left`]), and perhaps when the peer has confirmed that
+/// A read or receive that ends here. It can't become complete any longer, but it ends only when none of its data is
+/// landing ([`Inbound::has_left`]), and perhaps when the peer has confirmed that
 /// ([`Outbound::let_go`](super::super::Outbound::let_go)).
 #[derive(Debug)]
 pub struct Leaving<O: Operation> {
@@ -18,7 +18,7 @@ pub struct Leaving<O: Operation> {
     context: u64,
     /// The peer may be copying there.
     pub(in crate::peer) is_copied_to: bool,
-    /// What an engine of this process copies there: the driver stops it.
+    /// Copy into it by an engine of this process, which the driver stops.
     pub lent: Option<O::Copying>,
 }
 
@@ -33,7 +33,7 @@ impl<O: Operation> Leaving<O> {
         Self { op: waiting.op, wire_op, context: receive, is_copied_to, lent: waiting.lent }
     }
 
-    /// What the peer is told of it.
+    /// Returns the message about it for the peer.
     pub(in crate::peer) fn message(&self) -> Message {
         match self.wire_op {
             WireOp::ReadData => Message::ReadCancelled { read: self.context },
@@ -43,7 +43,7 @@ impl<O: Operation> Leaving<O> {
 }
 
 impl<O: Operation> Inbound<O> {
-    /// Ends reads and receives: what is complete by now is not ended any more, and what is not can't become so.
+    /// Ends reads and receives. Those that are complete by now stay complete, and the others can't become so.
     pub fn end(&mut self, which: impl Fn(&O) -> bool) -> Vec<Leaving<O>> {
         self.note_arrived();
         let mut leaving = Vec::new();
@@ -57,8 +57,8 @@ impl<O: Operation> Inbound<O> {
         leaving
     }
 
-    /// Ends reads and receives whose deadline has passed, as [`Self::end`] does, in order of deadlines. Returns also when
-    /// the next of them is due.
+    /// Ends reads and receives whose deadline has passed, as [`Self::end`] does, in order of deadlines. Returns also
+    /// when the next of them is due.
     pub fn handle_timeout(&mut self, now: Time) -> (Vec<Leaving<O>>, Option<Time>) {
         self.note_arrived();
         let mut leaving = Vec::new();
@@ -71,7 +71,7 @@ impl<O: Operation> Inbound<O> {
         }
     }
 
-    /// Ends one that may not have become complete.
+    /// Ends a read or receive that is still waiting.
     fn leave(&mut self, awaited: Awaited) -> Option<Leaving<O>> {
         let it = match awaited {
             Awaited::Read(read) => Leaving::read(read, self.reads.remove(&read)?),
@@ -81,7 +81,7 @@ impl<O: Operation> Inbound<O> {
         Some(it)
     }
 
-    /// Remembers the deadline of a read or receive that waits from now on, if it has one.
+    /// Remembers the deadline, if any, of a read or receive that starts to wait.
     pub(super) fn note_deadline(&mut self, op: &O, awaited: Awaited) {
         let Some(deadline) = op.deadline() else { return };
         let (reads, receives) = (&self.reads, &self.receives);
@@ -89,7 +89,8 @@ impl<O: Operation> Inbound<O> {
         self.deadlines.note(deadline, awaited, live, |it| waits(reads, receives, *it));
     }
 
-    /// Whether nothing of it lands any more. If a thread is inside a system call for it, ask again.
+    /// Returns whether none of its data is landing any longer. If false, a thread is inside a system call for it: ask
+    /// again.
     pub fn has_left(&mut self, leaving: &Leaving<O>) -> bool {
         self.receiver.expel(leaving.wire_op, leaving.context)
     }

@@ -1,4 +1,4 @@
-//! From ends of transfers to ends of operations: what each transfer was for says what follows.
+//! Turns ends of transfers into ends of operations, by the purpose of each transfer.
 
 use super::{Operation, Outbound, Purpose};
 use crate::id::{Time, TransferId};
@@ -7,7 +7,7 @@ use crate::peer::Awaited;
 use crate::sender::{Failure, TxEvent};
 use crate::wire::{Place, RefusalCode};
 
-/// What became of an operation, or what the driver is to do. It acts on these when no lock is held.
+/// Result of an operation, or an action for the driver, which it carries out while it holds no lock.
 #[derive(Debug)]
 pub enum End<O: Operation> {
     /// The operation, or a part of a read, is complete at the peer.
@@ -17,30 +17,30 @@ pub enum End<O: Operation> {
         /// Payload bytes.
         bytes: u64,
     },
-    /// It failed, and nothing of it lands or is read any more.
+    /// The operation failed, and its memory is neither written nor read any longer.
     Failed {
         /// The operation.
         op: O,
-        /// Why.
+        /// Reason of the failure.
         failure: Failure,
     },
     /// A send is longer than the receive that it met.
     TooLong {
         /// The send.
         op: O,
-        /// Its bytes.
+        /// Length of the send in bytes.
         len: u64,
-        /// Bytes that the receive has room for.
+        /// Capacity of the receive in bytes.
         capacity: u64,
     },
-    /// The peer does not hear of a read or receive. It fails if
-    /// [`Inbound::forget`](super::super::Inbound::forget) returns it.
+    /// The peer does not learn of a read or receive. It fails if [`Inbound::forget`](super::super::Inbound::forget)
+    /// returns it.
     Unannounced {
         /// The operation.
         op: O,
         /// Its number.
         awaited: Awaited,
-        /// Why.
+        /// Reason of the failure.
         failure: Failure,
     },
     /// The driver is to copy a send into this receive: [`Outbound::begin_copy`] comes next.
@@ -57,13 +57,13 @@ pub enum End<O: Operation> {
         /// The places of its receive.
         places: Vec<Place>,
     },
-    /// A message of the driver was taken, or the peer is gone.
+    /// The peer has taken a message of the driver, or is gone.
     Own(O::Own),
 }
 
 impl<O: Operation> Outbound<O> {
-    /// The next thing that became of an operation. To be called until it returns `None` after each call of this half, or
-    /// of its [`Self::sender`], that takes `&mut self` and the lock for more than a look.
+    /// Returns the next result of an operation. Call it until it returns `None` after each call of this side, or of its
+    /// [`Self::sender`], that takes `&mut self` and keeps the lock to change something.
     pub fn poll_end(&mut self, now: Time) -> Option<End<O>> {
         if let Some(end) = self.ends.pop_front() {
             return Some(end);
@@ -72,8 +72,8 @@ impl<O: Operation> Outbound<O> {
             let end = match event {
                 TxEvent::Done { token } => self.take(token).and_then(done),
                 TxEvent::Failed { token, transfer, failure, started } => {
-                    // A transfer that was cancelled before its peer was lost fails for that reason, once
-                    // the flow is gone on which one of its frames had begun.
+                    // A transfer that was cancelled before its peer was lost fails with that reason once its flow is
+                    // gone, if a frame had begun there.
                     let may_tell = started && failure != Failure::PeerLost && !self.is_lost;
                     let purpose = self.take(token);
                     purpose.and_then(|it| self.failed(now, it, transfer, failure, may_tell))
@@ -99,7 +99,7 @@ impl<O: Operation> Outbound<O> {
         Some(purpose)
     }
 
-    /// `may_tell`: the peer may hold a part of the transfer, and can be told to retire it.
+    /// Handles a failed transfer. `may_tell`: the peer may hold a part of the transfer, and can be told to retire it.
     fn failed(
         &mut self,
         now: Time,
@@ -111,7 +111,7 @@ impl<O: Operation> Outbound<O> {
         let cancel = Message::Cancel { transfer };
         let is_lost = failure == Failure::PeerLost;
         match purpose {
-            // A notification must not arrive when the operation is over.
+            // A notification must not arrive after the operation is over.
             Purpose::Write(op) | Purpose::Notify(op) => {
                 if may_tell {
                     self.tell_as(now, &cancel, Purpose::Cancel(op, failure));
@@ -153,7 +153,7 @@ impl<O: Operation> Outbound<O> {
                 }
                 Some(End::Unannounced { op, awaited, failure })
             }
-            // The peer is gone, so nothing lands any more either.
+            // The peer is gone, so nothing lands any longer either.
             Purpose::Cancel(op, why) => {
                 self.untold += u64::from(!is_lost);
                 Some(End::Failed { op, failure: why })
@@ -175,7 +175,7 @@ fn done<O: Operation>(purpose: Purpose<O>) -> Option<End<O>> {
     }
 }
 
-/// What the reader is told; nothing if it cancelled the read itself, or can't be told.
+/// Returns the failure to report to the reader; `None` if the reader cancelled the read itself, or is gone.
 fn read_failure(failure: Failure) -> Option<RefusalCode> {
     match failure {
         Failure::Refused(RefusalCode::NotExpected) | Failure::Cancelled | Failure::PeerLost => None,

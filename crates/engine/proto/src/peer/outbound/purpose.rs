@@ -1,9 +1,9 @@
-//! The purposes of the transfers of a half.
+//! Purposes of the transfers of a sending side.
 
 use crate::peer::{Awaited, Operation};
 use crate::sender::Failure;
 
-/// The purpose of a transfer. It decides what follows the end of the transfer.
+/// Purpose of a transfer. It decides what follows the end of the transfer.
 #[derive(Debug)]
 pub enum Purpose<O: Operation> {
     /// A write: the whole operation.
@@ -14,18 +14,19 @@ pub enum Purpose<O: Operation> {
     Send(O, u64),
     /// Data for a read of the peer.
     ReadData {
-        /// The peer's number of the read.
+        /// Peer's number of the read.
         read: u64,
-        /// Parts, as the quotas count them.
+        /// Number of parts, as the quotas count them.
         parts: usize,
     },
     /// A message that needs no answer.
     Tell,
-    /// The answer to a question of the peer, of which only so many may be on their way.
+    /// Answer to a question of the peer; the number of unacknowledged answers is limited.
     Answer,
-    /// The peer is to hear of a read or receive.
+    /// Announcement of a read or receive to the peer.
     Announce(O, Awaited),
-    /// The peer confirms that nothing of the operation lands any more, which then ends with this failure.
+    /// The peer confirms that none of the operation's data is landing any longer; the operation then ends with this
+    /// failure.
     Cancel(O, Failure),
     /// A message of the driver.
     Own(O::Own),

@@ -10,7 +10,7 @@ use crate::plan::{PlanError, Segment};
 use crate::sender::Failure;
 use crate::wire::{Flags, RefusalCode, WireOp};
 
-/// How a message gets into the receive that it met.
+/// Path of a message into the receive that it met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPath {
     /// Over the rails.
@@ -24,8 +24,8 @@ pub enum SendPath {
 }
 
 impl SendPath {
-    /// Returns the way of a message of so many bytes in so many pieces into its receive. `may_copy` and `may_share` say
-    /// whether settings and memory of the sender allow that CPUs copy it, and that it is left in shared memory.
+    /// Returns the path of a message of this many bytes in this many pieces into its receive. `may_copy` and
+    /// `may_share`: the sender's settings and memory allow that CPUs copy it, and that it is left in shared memory.
     #[inline]
     pub fn into_receive(
         receive: &PostedReceive,
@@ -44,12 +44,12 @@ impl SendPath {
     }
 }
 
-/// The driver's part when a send meets its receive. It is called with the lock of the sending half held.
+/// The driver's part when a send meets its receive. Called while the lock of the sending side is held.
 pub trait SendHost<O: Operation> {
-    /// The way of a message. It fits into its receive.
+    /// Returns the path of a message, which fits into its receive.
     fn path(&mut self, op: &O, receive: &PostedReceive) -> SendPath;
 
-    /// The transfer of a send with these segments.
+    /// Returns the transfer of a send with these segments.
     fn source(&mut self, op: &O, segments: Vec<Segment>) -> Result<O::Source, PlanError>;
 }
 
@@ -69,14 +69,14 @@ impl<O: Operation> Outbound<O> {
         }
     }
 
-    /// A send that has no transfer, and waits no more, has failed.
+    /// Fails a send that has no transfer, and waits no longer.
     pub(super) fn fail_waiting(&mut self, op: O, failure: Failure) {
         // The driver may be about to begin it.
         op.withdraw();
         self.ends.push_back(End::Failed { op, failure });
     }
 
-    /// The driver is about to copy a send: says whether it may. The peer may have withdrawn the receive.
+    /// Returns whether the driver, which is about to copy a send, may do so. The peer may have withdrawn the receive.
     pub fn begin_copy(&mut self, op: &O, receive: u64, copying: O::Copying) -> bool {
         match self.copying.get_mut(&receive) {
             Some(noted) if op.may_begin() => {
@@ -87,7 +87,7 @@ impl<O: Operation> Outbound<O> {
         }
     }
 
-    /// All bytes of a send are in place: tells the receive. Says whether it still waits.
+    /// Notifies the receive that all bytes of a send are in place. Returns whether it still waits.
     pub fn handle_copied(&mut self, now: Time, op: &O, receive: u64) -> bool {
         let waits = self.copying.remove(&receive).is_some();
         if waits {
@@ -97,7 +97,8 @@ impl<O: Operation> Outbound<O> {
         waits
     }
 
-    /// A send can't be copied, and takes the rails. Says whether its receive still waits; if not, nothing happens.
+    /// Sends over the rails a message that can't be copied. Returns whether its receive still waits; if not, nothing
+    /// happens.
     pub fn copy_over_rails(
         &mut self,
         now: Time,
@@ -112,7 +113,8 @@ impl<O: Operation> Outbound<O> {
         waits
     }
 
-    /// Nothing of a send is copied any more, and it is not whole: its receive fails. Says whether that still waits.
+    /// Fails the receive of a send whose copying has stopped before it was complete. Returns whether the receive still
+    /// waits.
     pub fn handle_copy_failed(&mut self, now: Time, receive: u64) -> bool {
         let waits = self.copying.remove(&receive).is_some();
         if waits && !self.is_lost {
@@ -133,7 +135,7 @@ impl<O: Operation> Outbound<O> {
         self.quotas.note_receives(&self.matcher);
     }
 
-    /// A send met its receive.
+    /// Handles a send that met its receive.
     fn meet(&mut self, now: Time, op: O, receive: PostedReceive, host: &mut impl SendHost<O>) {
         if !op.may_begin() {
             return self.tell(now, &Message::SendFailed { receive: receive.receive });
@@ -159,7 +161,7 @@ impl<O: Operation> Outbound<O> {
         }
     }
 
-    /// The rails carry a send to its receive.
+    /// Submits a send for its receive to the rails.
     fn send_data(
         &mut self,
         now: Time,
@@ -171,7 +173,7 @@ impl<O: Operation> Outbound<O> {
         match host.source(op, segments) {
             Ok(source) => self.submit_send(now, op, receive.receive, source),
             Err(_) => {
-                // Both halves were cut before; together they have too many pieces.
+                // Both sides were cut before; together they have too many pieces.
                 self.tell(now, &Message::SendFailed { receive: receive.receive });
                 let failure = Failure::Refused(RefusalCode::Busy);
                 self.ends.push_back(End::Failed { op: op.clone(), failure });

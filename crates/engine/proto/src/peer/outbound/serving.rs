@@ -10,22 +10,22 @@ use crate::quota::QuotaExceeded;
 use crate::sender::{Failure, Source};
 use crate::wire::{Flags, RefusalCode, WireOp};
 
-/// A rule that only a peer breaks that is not honest: close the flow that brought the request.
+/// A protocol violation that only a dishonest peer commits: close the flow that brought the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadBreach {
-    /// The number is that of a read which is not over.
+    /// The number belongs to a read that is not over.
     #[error("read {read} is asked for while it is being served")]
     IsServed {
-        /// The peer's number.
+        /// Peer's number of the read.
         read: u64,
     },
-    /// The peer asks, and takes no answers.
+    /// The peer sends questions without taking answers.
     #[error(transparent)]
     Answers(QuotaExceeded),
 }
 
 impl<O: Operation> Outbound<O> {
-    /// Sends the data that the peer has asked for, or says why it can't be.
+    /// Sends the data that the peer has requested, or the reason why it can't be.
     pub fn serve_read(
         &mut self,
         now: Time,
@@ -52,14 +52,14 @@ impl<O: Operation> Outbound<O> {
         Ok(())
     }
 
-    /// The data of a read of ours came, so the peer serves one read less. Says whether chunks may go out now that it had
-    /// no room for.
+    /// Records that the data of a local read arrived, so the peer serves one read less. Returns whether chunks that it
+    /// had no room for may be sent now.
     pub fn handle_read_served(&mut self) -> bool {
         self.sender.peer_may_have_room()
     }
 
-    /// So many bytes of the peer have landed in all. A peer that serves as many reads as it may, and brings their data,
-    /// makes progress with those that have to wait for that.
+    /// Records the bytes of the peer that have landed in all. A peer that serves its maximum of reads, and brings their
+    /// data, makes progress on the reads that wait for that.
     pub fn note_landed(&mut self, now: Time, bytes: u64) {
         if self.sender.held_back() == Some(RefusalCode::ReadQuota)
             && std::mem::replace(&mut self.landed, bytes) != bytes
@@ -68,7 +68,8 @@ impl<O: Operation> Outbound<O> {
         }
     }
 
-    /// The reader has let go already: what still arrives there is refused. This only saves the wire.
+    /// Ends a read that the reader has already dropped: data that still arrives there is refused. This only saves the
+    /// wire.
     pub(super) fn end_read(&mut self, read: u64) {
         if let Some(transfer) = self.serving.get(&read) {
             self.sender.end(*transfer, Failure::Cancelled);
