@@ -1,4 +1,4 @@
-//! How a transfer is cut into chunks: decided once, before the first byte moves.
+//! Division of a transfer into chunks: decided once, before the first byte moves.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -6,41 +6,41 @@ use thiserror::Error;
 use crate::defaults;
 use crate::id::RegionKey;
 
-/// Most payload bytes of one chunk.
+/// Maximum payload bytes of one chunk.
 pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
-/// Most places one chunk may touch: keeps the table small and one system call enough for a chunk.
+/// Maximum places that one chunk may touch: keeps the table small and one system call enough for a chunk.
 pub const MAX_CHUNK_PIECES: usize = 256;
-/// Most chunks of one transfer: bounds what a receiver must remember about it.
+/// Maximum chunks of one transfer: bounds a receiver's memory of it.
 pub const MAX_CHUNKS: u32 = 1 << 22;
 
-/// Bytes that lie in one piece on both sides.
+/// Bytes that are contiguous on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Which of the request's local regions; its meaning is the driver's.
+    /// Index among the request's local regions; its meaning is the driver's.
     pub local_region: u32,
-    /// Where in the local region, in bytes.
+    /// Offset in the local region, in bytes.
     pub local_offset: u64,
-    /// The region at the peer.
+    /// Region at the peer.
     pub remote: RegionKey,
-    /// Where in the remote region, in bytes.
+    /// Offset in the remote region, in bytes.
     pub remote_offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// Segments of a transfer. Most have one, which lies in the value itself.
+/// Segments of a transfer. Most have one, which is stored inline.
 type Segments = SmallVec<[Segment; 1]>;
 
 /// The part of a segment that travels in one chunk.
 pub type Piece = Segment;
 
-/// Why segments can't become a transfer.
+/// Reason why segments can't become a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PlanError {
     /// Chunks of that size are not allowed.
     #[error("chunk_bytes is {got}, allowed is 1 to {MAX_CHUNK_BYTES}")]
     ChunkBytes {
-        /// The value given.
+        /// Given value.
         got: u64,
     },
     /// The transfer needs more chunks than a receiver tracks.
@@ -59,14 +59,14 @@ pub enum PlanError {
     Overflow {
         /// Position in the request.
         index: usize,
-        /// The offset that overflows.
+        /// Offset that overflows.
         offset: u64,
-        /// The length that overflows it.
+        /// Length that overflows it.
         len: u64,
     },
 }
 
-/// A transfer's segments, merged where adjacent, and where each chunk starts in them.
+/// Segments of a transfer, merged where adjacent, and the start of each chunk in them.
 #[derive(Debug, Clone)]
 pub struct Plan {
     segments: Segments,
@@ -93,8 +93,8 @@ struct Run {
 impl Plan {
     /// Cuts `segments` into chunks of at most `chunk_bytes` (and at most [`MAX_CHUNK_PIECES`] pieces).
     ///
-    /// Empty segments are dropped; segments that continue each other on both sides become one.
-    /// A transfer without bytes has one empty chunk, so that it still reaches the peer and completes.
+    /// Empty segments are dropped; segments that are adjacent on both sides become one. A transfer without bytes has
+    /// one empty chunk, so that it still reaches the peer and completes.
     pub fn new(
         segments: impl IntoIterator<Item = Segment>,
         chunk_bytes: u64,
@@ -102,8 +102,8 @@ impl Plan {
         Self::for_rails(segments, chunk_bytes, 1)
     }
 
-    /// As [`Self::new`], for a transfer over several rails: its last chunks are smaller, so that no
-    /// rail keeps the others waiting for long.
+    /// Same as [`Self::new`], for a transfer over several rails: its last chunks are smaller, so that no rail keeps the
+    /// others waiting for long.
     pub fn for_rails(
         segments: impl IntoIterator<Item = Segment>,
         chunk_bytes: u64,
@@ -122,7 +122,7 @@ impl Plan {
         Ok(Self { segments, runs, chunk_count, bytes })
     }
 
-    /// A plan without payload: one empty chunk, which carries a message.
+    /// Returns a plan without payload: one empty chunk, which carries a message.
     pub fn empty() -> Self {
         Self {
             segments: Segments::new(),
@@ -132,22 +132,22 @@ impl Plan {
         }
     }
 
-    /// Payload bytes in all.
+    /// Returns the payload bytes in all.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many chunks; at least one.
+    /// Returns the number of chunks; at least one.
     pub fn chunk_count(&self) -> u32 {
         self.chunk_count
     }
 
-    /// The segments after merging.
+    /// Returns the segments after merging.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Payload bytes of a chunk.
+    /// Returns the payload bytes of a chunk.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -166,7 +166,7 @@ impl Plan {
         Some(ChunkStart { skip: first.skip + skipped, ..first })
     }
 
-    /// The places of a chunk, in the order in which its payload travels.
+    /// Returns the places of a chunk, in the order in which its payload travels.
     ///
     /// # Panics
     /// If there is no such chunk.
@@ -226,8 +226,8 @@ fn continues(last: &Segment, next: &Segment) -> bool {
 
 const NOTHING: ChunkStart = ChunkStart { segment: 0, skip: 0, bytes: 0 };
 
-/// The runs, and the number of chunks; `None` when there would be more than [`MAX_CHUNKS`]. `size`: the size of the next
-/// chunk, by the bytes that are left; it never grows as they get fewer.
+/// Returns the runs, and the number of chunks; `None` when there would be more than [`MAX_CHUNKS`]. `size`: returns the
+/// size of the next chunk, given the bytes that are left; it never grows as they get fewer.
 fn cut(
     segments: &[Segment],
     bytes: u64,
@@ -277,7 +277,7 @@ fn cut(
     Some((runs, u32::try_from(chunks + 1).ok()?))
 }
 
-/// How many of the next `most` chunks have the size of the first.
+/// Returns how many of the next `most` chunks have the size of the first.
 fn same_size(left: u64, chunk_bytes: u64, most: u64, size: impl Fn(u64) -> u64) -> u64 {
     let (mut same, mut other) = (0, most);
     while same < other {

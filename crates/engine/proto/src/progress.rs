@@ -1,4 +1,4 @@
-//! How long a progress thread stays with a flow, polls, and sleeps.
+//! Times that a progress thread stays with a flow, polls, and sleeps.
 
 mod outlook;
 mod polling;

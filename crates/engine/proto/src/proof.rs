@@ -1,10 +1,10 @@
-//! Remembers what landed and may come again. Nothing else lets the receiver acknowledge a chunk
-//! without landing it.
+//! Record of chunks that landed and may be sent again. Only this record lets the receiver acknowledge a chunk without
+//! landing it.
 //!
-//! A flow that dies takes acknowledgements with it, so its sender sends chunks again that are in
-//! place already. A matching transfer or chunk number proves nothing: whoever got hold of a flow
-//! can forge a frame, and a forged frame must not make the real transfer of that number count as
-//! landed. So a copy must match something that landed in purpose, size, place and message.
+//! A flow that dies loses acknowledgements, so its sender sends chunks again that are in place already. A matching
+//! transfer or chunk number proves nothing: an attacker on a flow can forge a frame, and a forged frame must not make
+//! the real transfer of that number count as landed. So a copy must match a landed chunk in purpose, size, place and
+//! message.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -12,15 +12,15 @@ use std::hash::{BuildHasher, RandomState};
 use crate::id::{FlowIndex, TransferId};
 use crate::wire::{ChunkHeader, Flags, Place};
 
-/// The most chunks remembered from flows that are gone. An honest sender sends what those had in
-/// flight again before anything else.
+/// Maximum chunks remembered from flows that are gone. An honest sender sends the chunks that those had in flight again
+/// before anything else.
 const GONE_MAX: usize = 1 << 16;
-/// A list that was long once keeps this capacity and gives the rest back.
+/// Capacity that a list keeps after it was long once.
 const KEPT_CAPACITY: usize = 64;
 
-/// A chunk, by what all copies of it have in common.
+/// A chunk, by the properties that all copies of it share.
 ///
-/// The first place stands for all of them: whoever can name it may write there anyway.
+/// The first place stands for all of them: a sender that can name it may write there anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) header: ChunkHeader,
@@ -32,36 +32,36 @@ pub(crate) struct Head {
 #[derive(Debug)]
 pub(crate) struct Proofs {
     flows: Vec<OfFlow>,
-    /// Of flows that are gone.
+    /// Chunks of flows that are gone.
     gone: VecDeque<Head>,
     of_flow_max: u32,
-    /// Of flows that are there.
+    /// Chunks of flows that are up.
     held: usize,
     held_max: usize,
-    /// A random hash key: nobody can construct a message that passes for another.
+    /// Random hash key: no peer can construct a message that passes for another.
     key: RandomState,
-    /// Exists while copies come.
+    /// Exists while copies arrive.
     index: Option<Box<Index>>,
 }
 
-/// The chunks of a flow.
+/// Chunks of a flow.
 #[derive(Debug)]
 struct OfFlow {
-    /// The newest last.
+    /// Newest last.
     landed: VecDeque<Head>,
-    /// So many are remembered.
+    /// Maximum number to remember.
     most: u32,
-    /// Those that are up. More than one where the end of an earlier one is not known yet.
+    /// Connections that are up. More than one where the end of an earlier one is not known yet.
     connections: u32,
 }
 
-/// Counts the remembered chunks by hash. A peer that sends copies on purpose, one after another, costs
-/// one look at the lists for as many chunks as they hold.
+/// Count of the remembered chunks by hash. A peer that deliberately sends copies, one after another, costs one pass
+/// over the lists for as many chunks as they hold.
 #[derive(Debug)]
 struct Index {
     key: RandomState,
     counts: HashMap<u64, u32>,
-    /// Chunks that landed since the last copy came.
+    /// Chunks that landed since the last copy arrived.
     landed: usize,
 }
 
@@ -108,17 +108,17 @@ impl OfFlow {
 }
 
 impl Proofs {
-    /// `of_flow_max`: chunks that a sender may have in flight on a flow, unless [`Self::handle_flow_up`] says less.
-    /// `held_max`: on all flows.
+    /// `of_flow_max`: chunks that a sender may have in flight on a flow, unless [`Self::handle_flow_up`] sets less.
+    /// `held_max`: chunks on all flows.
     pub(crate) fn new(of_flow_max: usize, held_max: usize) -> Self {
         let of_flow_max = u32::try_from(of_flow_max).unwrap_or(u32::MAX).max(1);
         let (key, gone) = (RandomState::new(), VecDeque::new());
         Self { flows: Vec::new(), gone, of_flow_max, held: 0, held_max, key, index: None }
     }
 
-    /// What copies of a chunk have in common.
+    /// Returns the properties that copies of a chunk share.
     pub(crate) fn head(&self, header: &ChunkHeader, places: &[Place], meta: &[u8]) -> Head {
-        // The other flags say how this copy travels.
+        // The other flags describe how this copy travels.
         let is_notice = header.flags.contains(Flags::NOTIFY);
         let flags = if is_notice { Flags::NOTIFY } else { Flags::NONE };
         let header = ChunkHeader { flags, floor: TransferId(0), checksum: 0, place: 0, ..*header };
@@ -126,24 +126,24 @@ impl Proofs {
         Head { header, first: places.first().copied(), message }
     }
 
-    /// A connection of the flow is up, whose sender has at most `window_chunks` in flight on it.
+    /// Records that a connection of the flow is up, whose sender has at most `window_chunks` in flight on it.
     pub(crate) fn handle_flow_up(&mut self, flow: FlowIndex, window_chunks: u32) {
         let of_flow_max = self.of_flow_max;
         let of_flow = self.of_flow(flow);
         of_flow.connections += 1;
-        // Chunks of an earlier connection may land beside those of this one.
+        // Chunks of an earlier connection may land in addition to those of this one.
         let is_alone = of_flow.connections == 1 && of_flow.landed.is_empty();
         of_flow.most = if is_alone { window_chunks.clamp(1, of_flow_max) } else { of_flow_max };
     }
 
-    /// A device copies a chunk of the flow, which lands after chunks that came behind it. So more than a window of newer
+    /// Records that a device copies a chunk of the flow, which lands after later chunks. So more than a window of newer
     /// ones may have landed while a chunk is still unacknowledged.
     pub(crate) fn handle_detached(&mut self, flow: FlowIndex) {
         self.of_flow(flow).most = self.of_flow_max;
     }
 
-    /// The chunk landed on `flow`, or a copy of it came there. `floor`: everything below is over for
-    /// the sender, who sends nothing of it again.
+    /// Records that the chunk landed on `flow`, or that a copy of it arrived there. `floor`: everything below is over
+    /// for the sender, which does not send it again.
     pub(crate) fn note(&mut self, flow: FlowIndex, head: Head, floor: TransferId) {
         self.of_flow(flow);
         let OfFlow { landed, most, .. } = &mut self.flows[flow.0 as usize];
@@ -163,7 +163,7 @@ impl Proofs {
         }
     }
 
-    /// The chunk landed after a connection of its flow was gone, so its acknowledgement may never leave.
+    /// Records that the chunk landed after a connection of its flow was gone, so its acknowledgement may never be sent.
     pub(crate) fn note_gone(&mut self, head: Head, floor: TransferId) {
         if let Some(index) = &mut self.index {
             index.add(&head);
@@ -172,7 +172,7 @@ impl Proofs {
         forget(&mut self.gone, floor, GONE_MAX, &mut self.index);
     }
 
-    /// The flow is gone: its acknowledgements may have been lost, so its chunks may come again.
+    /// Records that the flow is gone: its acknowledgements may have been lost, so its chunks may be sent again.
     pub(crate) fn handle_flow_down(&mut self, flow: FlowIndex, floor: TransferId) {
         let Some(of_flow) = self.flows.get_mut(flow.0 as usize) else { return };
         of_flow.connections = of_flow.connections.saturating_sub(1);
@@ -189,12 +189,12 @@ impl Proofs {
         forget(&mut self.gone, floor, GONE_MAX, &mut self.index);
     }
 
-    /// How many chunks are remembered.
+    /// Returns the number of remembered chunks.
     pub(crate) fn len(&self) -> usize {
         self.held + self.gone.len()
     }
 
-    /// Flows with long lists forget their oldest, so that there is room for a while.
+    /// Makes flows with long lists forget their oldest, so that there is room for a while.
     fn level(&mut self) {
         let goal = self.held_max - self.held_max / 8;
         let held = |keep| self.flows.iter().map(|it| it.landed.len().min(keep)).sum::<usize>();
@@ -211,14 +211,14 @@ impl Proofs {
     fn of_flow(&mut self, flow: FlowIndex) -> &mut OfFlow {
         let index = flow.0 as usize;
         if self.flows.len() <= index {
-            // Of many peers, a flow more or less counts.
+            // With many peers, one flow more or less matters.
             self.flows.reserve_exact(index + 1 - self.flows.len());
             self.flows.resize_with(index + 1, || OfFlow::new(self.of_flow_max));
         }
         &mut self.flows[index]
     }
 
-    /// Whether a copy of the chunk landed. Rarely asked: after a flow died, or when a peer lies.
+    /// Returns whether a copy of the chunk landed. Rarely called: after a flow died, or when a peer lies.
     pub(crate) fn holds(&mut self, head: &Head) -> bool {
         let heads = || self.flows.iter().map(|it| &it.landed).chain([&self.gone]).flatten();
         let index = || Box::new(Index::new(&self.key, heads()));
@@ -322,7 +322,7 @@ pub(crate) mod tests {
             assert_eq!(remembered(&mut proofs), 100);
             proofs.handle_flow_down(FlowIndex(1), TransferId(0));
         }
-        // A second connection comes before the end of the first.
+        // A second connection is made before the end of the first.
         proofs.handle_flow_up(FlowIndex(1), 4);
         proofs.handle_flow_up(FlowIndex(1), 4);
         assert_eq!(remembered(&mut proofs), 100);

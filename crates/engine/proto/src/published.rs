@@ -12,32 +12,32 @@ use crate::invitation::PREFIX;
 
 pub use region::RegionDescription;
 
-/// The beginning of such a file.
+/// Magic bytes at the start of such a file.
 const FILE_MAGIC: [u8; 4] = *b"PLYF";
-/// Most bytes that go along with the metadata.
+/// Maximum extra bytes next to the metadata.
 pub const EXTRA_MAX: usize = 16 << 20;
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 34;
 
-/// The beginning of a region's description.
+/// Magic bytes at the start of a region's description.
 const REGION_MAGIC: [u8; 4] = *b"PLYM";
 
-/// A process as the kernel tells processes apart: its number, its PID namespace, its start.
+/// A process, as the kernel identifies it: its number, its PID namespace, its start.
 pub type ProcessNumbers = (u32, u64, u64);
 
-/// The content of such a file.
+/// Content of such a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// The process that wrote it, if that is known.
+    /// Process that wrote it, if that is known.
     pub process: Option<ProcessNumbers>,
-    /// The engine's metadata.
+    /// Metadata of the engine.
     pub metadata: Vec<u8>,
     /// Bytes that the user has added.
     pub extra: Vec<u8>,
 }
 
 impl Published {
-    /// The file. The caller has checked the length of the extra bytes, and metadata is short.
+    /// Returns the file. The caller has checked the length of the extra bytes, and metadata is short.
     pub fn encode(&self) -> Vec<u8> {
         let (metadata, extra) = (&self.metadata, &self.extra);
         let mut out = Vec::with_capacity(HEAD_BYTES + metadata.len() + extra.len());
@@ -54,10 +54,10 @@ impl Published {
         out
     }
 
-    /// Reads what [`Self::encode`] made, or bare metadata.
+    /// Reads the output of [`Self::encode`], or bare metadata.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Description of the fault.
     pub fn decode(bytes: Vec<u8>) -> Result<Self, String> {
         if bytes.starts_with(&hello::MAGIC) {
             return Ok(Self { process: None, metadata: bytes, extra: Vec::new() });
@@ -86,7 +86,7 @@ impl Published {
     }
 }
 
-/// The kind of bytes that engines hand to each other, and where they belong: programs mix them up easily.
+/// Returns the kind of the bytes that engines hand to each other, and where they belong: programs mix them up easily.
 pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     let known: [(&[u8], &str); 4] = [
         (&hello::MAGIC, "they are an engine's metadata: pass them to `add_peer`"),

@@ -1,4 +1,4 @@
-//! The state that a peer makes this engine keep, and its bounds.
+//! State that a peer makes this engine keep, and its bounds.
 //!
 //! | what | how much | past that |
 //! |---|---|---|
@@ -20,31 +20,31 @@ use crate::peer::Quotas;
 use crate::seldom::Seldom;
 use crate::tally::Counter;
 
-/// The places that a peer takes up at this moment.
+/// Resources that a peer takes up at this moment.
 #[derive(Debug)]
 pub struct PeerQuotas {
-    /// The places that its messages take up.
+    /// Resources that its messages take up.
     pub of_messages: Arc<Quotas>,
-    /// Connections from the peer, among those of all peers.
+    /// Connections from the peer, counted among those of all peers.
     connections: Arc<PeerShare>,
-    /// The number of connections that it was refused for that.
+    /// Number of connections that were refused to it for that.
     pub flows_refused: Counter,
-    /// Lines of the log that it causes.
+    /// Log lines that it causes.
     pub logs: Logs,
 }
 
-/// The lines of the log about a peer, one of a kind in a while.
+/// Rate limits of log lines about a peer, one per kind of line.
 #[derive(Debug, Default)]
 pub struct Logs {
-    /// It broke a rule.
+    /// Protocol violations.
     pub breach: Seldom,
-    /// It said something that this engine does not know.
+    /// Messages that this engine does not know.
     pub not_understood: Seldom,
-    /// Its payload waits for pinned memory.
+    /// Payload that waits for pinned memory.
     pub no_staging: Seldom,
-    /// A connection of it has no shared memory.
+    /// Connections without shared memory.
     pub no_stream: Seldom,
-    /// A device can't take its payload.
+    /// Payload that a device can't take.
     pub device: Seldom,
 }
 
@@ -59,11 +59,11 @@ impl PeerQuotas {
         }
     }
 
-    /// A place for one more connection of the peer, held as long as the connection is; see
+    /// Takes a place for one more connection of the peer, held as long as the connection exists; see
     /// [`PeerShare::take_connection`].
     ///
     /// # Errors
-    /// The reason, in words, if there is none.
+    /// The reason, as text, if there is none.
     pub fn place(&self, flows: u32, limit: u32) -> Result<Taken, String> {
         let taken = self.connections.take_connection(flows, limit);
         taken.inspect_err(|_| self.flows_refused.add(1))
@@ -85,7 +85,7 @@ mod tests {
         assert!(why.contains("its quota is 4: 4 for each of 1 flows"), "{why}");
         places.pop();
         assert!(take(1).is_ok());
-        // With more flows it has more connections, up to its share of all.
+        // With more flows it may have more connections, up to its share of all.
         places.extend(std::iter::from_fn(|| take(1000).ok()).take(100));
         assert!(places.len() <= 56 && quotas.connections.taken() == 56);
         assert!(quotas.flows_refused.get() >= 3);

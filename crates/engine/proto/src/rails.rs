@@ -1,4 +1,4 @@
-//! The interfaces that become rails, and the reasons why others do not.
+//! Selection of the interfaces that become rails, with the reasons why others do not.
 
 mod interface;
 mod leading;
@@ -21,14 +21,14 @@ pub use self::present::{of_family, present};
 pub use self::unfit::{Allowed, Unfit, check_count, too_many};
 use crate::hello::{MAX_RAILS, Network, RailCard};
 
-/// The settings that rails depend on.
+/// Settings that rails depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The setting `rails`.
+    /// Setting `rails`.
     pub spec: &'a str,
     /// Whether that names interfaces, addresses or a plugin.
     pub is_named: bool,
-    /// The setting `address_family`; `None` if any will do.
+    /// Setting `address_family`; `None` if any will do.
     pub family: Option<Family>,
 }
 
@@ -44,24 +44,24 @@ pub enum Family {
 /// A rail of this engine before it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenRail {
-    /// Interface, or the address if the interface has several rails.
+    /// Name of the interface, or the address if the interface has several rails.
     pub name: String,
-    /// The interface.
+    /// Interface of the rail.
     pub interface: String,
-    /// The address that it listens on.
+    /// Address that it listens on.
     pub address: IpAddr,
-    /// Bits of the address that name its network.
+    /// Length of the address's network prefix, in bits.
     pub prefix_len: u8,
     /// Speed in Mbit/s, if it is known.
     pub speed_mbps: Option<u32>,
     /// Whether it leads only to this machine.
     pub loopback: bool,
-    /// The device of the hosted plugin that carries its payload, among those that are rails.
+    /// Device of the hosted plugin that carries its payload, by index among those that are rails.
     pub hosted: Option<usize>,
 }
 
 impl Family {
-    /// Whether the address is of this family.
+    /// Returns whether the address is of this family.
     pub fn has(self, address: IpAddr) -> bool {
         address.is_ipv4() == (self == Self::Ipv4)
     }
@@ -84,13 +84,13 @@ impl fmt::Display for Family {
 ///   those that begin so; `^=docker0`: all but exactly these.
 /// * an address (`10.0.0.5`, `fd00::1`): that one. Addresses and names may be mixed.
 ///
-/// Interfaces that are named are taken whatever they are, if they are up. `^` names none: of the others it takes what
-/// `auto` would.
+/// Named interfaces are taken whatever their kind, if they are up. `^` names none: it chooses from the others as `auto`
+/// would.
 ///
-/// `all` has every interface, also those without an address.
+/// `all` has every interface, including those without an address.
 ///
 /// # Errors
-/// What is wrong with `spec`.
+/// The fault in `spec`.
 pub fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     let spec = spec.trim();
     let rails = if spec == "auto" {
@@ -114,7 +114,7 @@ pub fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
 }
 
 impl ChosenRail {
-    /// The rail on the engine's card.
+    /// Returns the rail for the engine's card.
     pub fn card(&self, port: u16) -> RailCard {
         RailCard {
             name: self.name.clone(),
@@ -124,19 +124,19 @@ impl ChosenRail {
         }
     }
 
-    /// The network that its address is in.
+    /// Returns the network of the rail's address.
     pub fn network(&self) -> Network {
         Network { address: self.address, prefix_len: self.prefix_len }
     }
 
-    /// The rail of an address of an interface.
+    /// Returns the rail of an address of an interface.
     pub fn of(interface: &Interface) -> Self {
         Self {
             name: interface.name.clone(),
             interface: interface.name.clone(),
             address: interface.address,
             prefix_len: interface.prefix_len,
-            // Its file is read for rails only, as the kernel asks some devices then.
+            // The speed file is read for rails only, as the kernel then queries some devices.
             speed_mbps: None,
             loopback: interface.loopback,
             hosted: None,
@@ -144,7 +144,7 @@ impl ChosenRail {
     }
 }
 
-/// Each rail that shares its network with another rail, and the peer's addresses there.
+/// Returns each rail that shares its network with another rail, and the peer's addresses there.
 pub fn crowded(
     rails: &[ChosenRail],
     targets: impl Iterator<Item = SocketAddr> + Clone,
@@ -164,8 +164,8 @@ pub fn crowded(
     found
 }
 
-/// The rails that an engine takes of those that nobody named: the fastest if there are too many, in their order. One whose
-/// speed is unknown counts as the slowest.
+/// Returns the rails that an engine takes of those that the user did not name: the fastest if there are too many, in
+/// their order. One of unknown speed counts as the slowest.
 pub fn best(rails: Vec<ChosenRail>) -> Vec<ChosenRail> {
     let mut order: Vec<usize> = (0..rails.len()).collect();
     order.sort_by_key(|at| Reverse(rails[*at].speed_mbps));
@@ -174,7 +174,7 @@ pub fn best(rails: Vec<ChosenRail>) -> Vec<ChosenRail> {
     order.into_iter().map(|at| rails[at].clone()).collect()
 }
 
-/// An empty list.
+/// Reason for an empty list.
 const NAMES_NONE: &str = "it names no interface";
 
 struct Pattern<'a> {
@@ -192,7 +192,7 @@ impl<'a> Pattern<'a> {
         Self { exact, names }
     }
 
-    /// Each of its names by itself.
+    /// Returns a pattern for each of its names.
     fn words(&self) -> impl Iterator<Item = Self> {
         self.names.iter().map(|name| Self { exact: self.exact, names: vec![name] })
     }
@@ -218,12 +218,12 @@ fn automatic<'a>(
     leading_out(&best, all).into_iter().map(ChosenRail::of).collect()
 }
 
-/// Rails of these interfaces: one address of each.
+/// Returns rails of these interfaces: one address of each.
 pub fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<ChosenRail> {
     best_addresses(interfaces).into_iter().map(ChosenRail::of).collect()
 }
 
-/// One address of each interface, if peers can reach one: the first that stays, IPv4 if there is one.
+/// Returns one address of each interface, if peers can reach one: the first permanent one, IPv4 if there is one.
 fn best_addresses<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<&'a Interface> {
     let rank = |one: &Interface| (one.state, one.address.is_ipv6());
     let mut best: Vec<&Interface> = Vec::new();
@@ -280,7 +280,7 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     Ok(rails)
 }
 
-/// Words behind `no address`: ` that peers can reach: only fe80::1, which is link-local`.
+/// Returns the text after `no address`: ` that peers can reach: only fe80::1, which is link-local`.
 fn no_address(addresses: &[&Interface]) -> String {
     let told = addresses.iter().filter_map(|one| {
         let address = one.address;
@@ -302,7 +302,7 @@ fn no_address(addresses: &[&Interface]) -> String {
     }
 }
 
-/// An address of the loopback network needs not be configured to be usable.
+/// An address of the loopback network need not be configured to be usable.
 fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
     // It needs no scope, so peers of the same cable can reach it.
     let is_fit =
@@ -333,7 +333,7 @@ fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
     }
 }
 
-/// Rails on one interface are told apart by their address.
+/// Names rails on one interface by their address.
 fn name_apart(rails: &mut [ChosenRail]) {
     let interfaces: Vec<String> = rails.iter().map(|rail| rail.interface.clone()).collect();
     for rail in rails {

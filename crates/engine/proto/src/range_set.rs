@@ -1,12 +1,11 @@
-//! A set of integers kept as ranges. It records finished transfers compactly, since almost all are
-//! finished.
+//! Set of integers stored as ranges. It records finished transfers compactly, since almost all are finished.
 
 use std::collections::BTreeMap;
 
 /// A set of `u64` stored as disjoint, non-adjacent ranges.
 ///
-/// Transfer numbers are handed out without gaps and finish nearly in order, so the set of finished
-/// ones is a handful of ranges however many there have been.
+/// Transfer numbers are handed out without gaps and finish nearly in order, so the set of finished ones is a handful of
+/// ranges however many there have been.
 #[derive(Debug, Default, Clone)]
 pub struct RangeSet {
     /// First to last, inclusive.
@@ -14,12 +13,12 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// Whether `value` is in the set.
+    /// Returns whether `value` is in the set.
     pub fn contains(&self, value: u64) -> bool {
         self.ranges.range(..=value).next_back().is_some_and(|(_, last)| value <= *last)
     }
 
-    /// Adds `value`; says whether it was new.
+    /// Adds `value`; returns whether it was new.
     pub fn insert(&mut self, value: u64) -> bool {
         let before = self.ranges.range(..=value).next_back().map(|(first, last)| (*first, *last));
         if before.is_some_and(|(_, last)| value <= last) {
@@ -55,7 +54,7 @@ impl RangeSet {
         }
     }
 
-    /// How many ranges are stored: what the set costs.
+    /// Returns how many ranges are stored, which is the cost of the set.
     pub fn range_count(&self) -> usize {
         self.ranges.len()
     }

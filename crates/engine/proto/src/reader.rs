@@ -1,10 +1,10 @@
 //! Turns the bytes of a flow back into chunks, without ever copying a large payload.
 //!
-//! The driver alternates: [`FrameReader::next`] until it says [`Need`], then one read from the
-//! stream, then [`FrameReader::advance`] by what came. For payload the read goes straight into its
-//! place, with the reader's own buffer as the tail, so that one system call brings the rest of a
-//! chunk and the head of the next. Small frames arrive many at a time in the buffer and their
-//! payload is copied out of it, which is cheaper than a system call for each.
+//! The driver alternates: [`FrameReader::next`] until it returns [`Need`], then one read from the stream, then
+//! [`FrameReader::advance`] by the bytes read. For payload the read goes straight into its place, with the reader's own
+//! buffer as the tail, so that one system call brings the rest of a chunk and the header of the next. Small frames
+//! arrive many at a time in the buffer and their payload is copied out of it, which is cheaper than a system call for
+//! each.
 
 use polyrail_secure::{MAX_SEALED_BYTES, Opener, RECORD_HEADER_BYTES, RecordHeader, TAG_BYTES};
 
@@ -13,16 +13,16 @@ use crate::wire::{
     RING_BYTES, SharedPlace, WireError,
 };
 
-/// After a payload of this size the reader expects another large frame. It then keeps the tail of a
-/// read about as long as the last head, so that the tail swallows little payload that belongs in place.
+/// Payload size after which the reader expects another large frame. It then keeps the tail of a read about as long as
+/// the last header, so that the tail swallows little payload that belongs in place.
 const LARGE_PAYLOAD_BYTES: u32 = 16 << 10;
-/// The most bytes that one read takes while frames are small.
+/// Maximum bytes of one read while frames are small.
 const SMALL_FRAMES_BYTES: usize = 20 << 10;
-/// A record that takes about as long to open as a lock takes to get.
+/// Length of a record that takes about as long to open as a lock takes to get.
 const LONG_RECORD_BYTES: u32 = 4 << 10;
 const BUFFER_BYTES: usize = 2 * MAX_SEALED_BYTES;
 
-/// The receiving end of a flow's framing: opens records, and reads frames from them.
+/// Receiving end of a flow's framing: opens records, and reads frames from them.
 #[derive(Debug)]
 pub struct FrameReader {
     opener: Opener,
@@ -33,24 +33,24 @@ pub struct FrameReader {
     state: State,
     places: Vec<Place>,
     last_payload: u32,
-    /// Bytes of the record of the next head, if that is like the head of the last payload that came as it is.
+    /// Bytes of the record of the next header, if that is like the header of the last unsealed payload.
     next_head: usize,
-    /// Whether payload may come as it is.
+    /// Unsealed payload is allowed.
     takes_raw: bool,
-    /// The last payload was sealed, so that the next bytes have to be opened here as well.
+    /// The last payload was sealed, so the next bytes have to be opened here as well.
     last_was_sealed: bool,
-    /// What [`Self::open`] found wrong with the next record.
+    /// Fault that [`Self::open`] found in the next record.
     failed: Option<WireError>,
 }
 
-/// The record that is being read. Its bytes are opened in place.
+/// Record that is being read. Its bytes are opened in place.
 #[derive(Clone, Copy, Debug)]
 struct OpenRecord {
-    /// Where its plain bytes begin in the buffer.
+    /// Start of its plain bytes in the buffer.
     begin: usize,
-    /// Where its plain bytes end in the buffer; the tag follows.
+    /// End of its plain bytes in the buffer; the tag follows.
     end: usize,
-    /// Payload that follows it as it is.
+    /// Bytes of unsealed payload that follow it.
     raw: u32,
 }
 
@@ -58,56 +58,55 @@ struct OpenRecord {
 enum State {
     /// Collecting header, table and message of the next frame.
     Head,
-    /// Inside the payload: the place that comes next, how much of it is filled, what is left, and
-    /// whether it comes sealed.
+    /// Inside the payload: the next place, how much of it is filled, the bytes left, and whether they are sealed.
     Payload { place: usize, filled: u64, left: u32, sealed: bool },
     /// A violation was found; nothing after it can be trusted.
     Broken(WireError),
 }
 
-/// What a reader found.
+/// Event in the stream.
 #[derive(Debug)]
 pub enum ReaderEvent<'a> {
     /// A chunk begins.
     Chunk {
-        /// The header.
+        /// Header of the chunk.
         header: ChunkHeader,
-        /// Where its payload goes, in order.
+        /// Destinations of its payload, in order.
         places: &'a [Place],
-        /// The table as it came, for the checksum.
+        /// Table as received, for the checksum.
         table: &'a [u8],
-        /// The message in this frame.
+        /// Message in this frame.
         meta: &'a [u8],
     },
-    /// Payload that came through the buffer: belongs at the beginning of `place`.
+    /// Payload in the buffer, which belongs at the start of `place`.
     Buffered {
-        /// Where the bytes go; as long as they are.
+        /// Destination; as long as the bytes.
         place: Place,
-        /// The bytes.
+        /// Payload bytes.
         bytes: &'a [u8],
     },
     /// The chunk is complete.
     End,
-    /// An acknowledgement of what goes the other way on this connection.
+    /// An acknowledgement for the opposite direction of this connection.
     Ack(AckFrame),
-    /// Where payload lies that is not in the stream.
+    /// Place of payload that is not in the stream.
     Ring(SharedPlace),
-    /// Nothing more without reading from the stream.
+    /// The reader needs more bytes from the stream.
     Need(Need),
 }
 
-/// What a read should bring.
+/// Kind of the bytes that a read should bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A record: read into [`FrameReader::spare`].
     Record,
-    /// Payload that comes as it is: read into [`FrameReader::wanted`], then into [`FrameReader::spare`].
+    /// Unsealed payload: read into [`FrameReader::wanted`], then into [`FrameReader::spare`].
     Payload,
 }
 
 impl FrameReader {
-    /// A reader at the start of a stream. Owns a buffer of two records (160 KiB), of which the
-    /// system backs only the pages that are used.
+    /// Returns a reader at the start of a stream. Owns a buffer of two records (160 KiB), of which the system backs
+    /// only the pages that are used.
     pub fn new(opener: Opener) -> Self {
         Self {
             opener,
@@ -132,7 +131,7 @@ impl FrameReader {
         self
     }
 
-    /// What comes next in the stream. An error is final.
+    /// Returns the next event in the stream. An error is final.
     #[expect(clippy::should_implement_trait, reason = "lends from the reader, an iterator can't")]
     pub fn next(&mut self) -> Result<ReaderEvent<'_>, WireError> {
         match self.state {
@@ -154,8 +153,8 @@ impl FrameReader {
         }
     }
 
-    /// Whether [`Self::next`] would open a record that takes so long that no lock should be held
-    /// meanwhile: then call [`Self::open`] before.
+    /// Returns whether [`Self::next`] would open a record that takes so long that no lock should be held meanwhile:
+    /// then call [`Self::open`] before.
     pub fn is_long_next(&self) -> bool {
         let is_used_up = self.record.is_none_or(|record| self.start == record.end);
         let next = self.record.map_or(self.start, |record| record.end + TAG_BYTES);
@@ -167,8 +166,8 @@ impl FrameReader {
         is_used_up && self.may_open() && header.is_some_and(|header| header.is_ok_and(is_long))
     }
 
-    /// Opens the next record, if it is there as a whole and its turn has come: for when no lock is
-    /// held. If something is wrong with it, [`Self::next`] says so behind what came before.
+    /// Opens the next record, if it is complete and its turn has come: to be called without a lock. If the record has a
+    /// fault, [`Self::next`] returns it after the events before.
     pub fn open(&mut self) {
         let state = self.state;
         if self.may_open()
@@ -182,7 +181,7 @@ impl FrameReader {
         !matches!(self.state, State::Broken(_)) && self.failed.is_none() && self.left_raw() == 0
     }
 
-    /// Whether the stream stands between two frames, as far as it was read.
+    /// Returns whether the stream is between two frames, as far as it was read.
     pub fn is_between_frames(&self) -> bool {
         let used_up = |record: OpenRecord| self.start == record.end && record.raw == 0;
         let start = match self.record {
@@ -192,8 +191,8 @@ impl FrameReader {
         matches!(self.state, State::Head) && start == self.end
     }
 
-    /// Places that are still to be filled straight from the stream, in order; empty outside of a
-    /// payload that comes as it is.
+    /// Returns places that are still to be filled straight from the stream, in order; empty outside of unsealed
+    /// payload.
     pub fn wanted(&self) -> impl Iterator<Item = Place> + '_ {
         let (first, filled) = match self.state {
             State::Payload { place, filled, left, sealed: false } if left > 0 => (place, filled),
@@ -205,7 +204,7 @@ impl FrameReader {
         })
     }
 
-    /// Payload bytes of the current chunk that have not come yet.
+    /// Returns the payload bytes of the current chunk that have not arrived yet.
     pub fn left(&self) -> u32 {
         match self.state {
             State::Payload { left, .. } => left,
@@ -213,7 +212,7 @@ impl FrameReader {
         }
     }
 
-    /// Those of [`Self::left`] that come as they are: what [`Self::wanted`] has room for.
+    /// Returns the unsealed part of [`Self::left`]: the bytes that [`Self::wanted`] has room for.
     pub fn left_raw(&self) -> u32 {
         match self.state {
             State::Payload { left, sealed: false, .. } => left,
@@ -221,8 +220,8 @@ impl FrameReader {
         }
     }
 
-    /// Room for bytes that are not payload of the current chunk. Never empty. For when
-    /// [`Self::next`] needs something.
+    /// Returns room for bytes that are not payload of the current chunk. Never empty. To be called when [`Self::next`]
+    /// needs something.
     pub fn spare(&mut self) -> &mut [u8] {
         debug_assert!(self.record.is_none(), "a record is read to its end first");
         if self.start == self.end {
@@ -236,23 +235,21 @@ impl FrameReader {
         let room = if self.last_was_sealed {
             self.buffer.len()
         } else if self.last_payload < LARGE_PAYLOAD_BYTES {
-            // Room for many small frames, but not enough that a large one among them would be
-            // copied.
+            // Room for many small frames, but not so much that a large one among them would be copied.
             self.missing(0).max(SMALL_FRAMES_BYTES)
         } else {
-            // Just what is known to be a record, or a head like the last one. Where the next head is shorter, the
-            // difference is payload that is copied, so a long head is read in two parts.
+            // Just the known length of a record, or a header like the last one. Where the next header is shorter, the
+            // difference is payload that is copied, so a long header is read in two parts.
             self.missing(self.next_head.min(LARGE_PAYLOAD_BYTES as usize)).max(1)
         };
         let to = (self.end + room).min(self.buffer.len());
         &mut self.buffer[self.end..to]
     }
 
-    /// Says that `bytes` were read: first into [`Self::wanted`] (if a payload was due), the rest
-    /// into [`Self::spare`].
+    /// Records that `bytes` were read: first into [`Self::wanted`] (if payload was due), the rest into [`Self::spare`].
     ///
     /// # Panics
-    /// If that is more than was asked for.
+    /// If that is more than was requested.
     pub fn advance(&mut self, bytes: usize) {
         let mut rest = bytes as u64;
         while let State::Payload { place, filled, left, sealed: false } = self.state
@@ -267,7 +264,7 @@ impl FrameReader {
         assert!(self.end <= self.buffer.len(), "more bytes than there was room for");
     }
 
-    /// Payload of the current place that is in the buffer up to `end`.
+    /// Returns payload of the current place that is in the buffer up to `end`.
     fn buffered(&mut self, end: usize) -> ReaderEvent<'_> {
         let State::Payload { place, filled, left, sealed } = self.state else {
             return ReaderEvent::Need(Need::Record);
@@ -291,7 +288,8 @@ impl FrameReader {
         }
     }
 
-    /// Bytes that the next record lacks. While its length is not here, the record counts as `expected` bytes long.
+    /// Returns the bytes that the next record lacks. While its length is not known, the record counts as `expected`
+    /// bytes long.
     fn missing(&self, expected: usize) -> usize {
         let bytes = &self.buffer[self.start..self.end];
         let known = bytes.first_chunk().map(RecordHeader::decode);
@@ -302,8 +300,8 @@ impl FrameReader {
         whole.saturating_sub(bytes.len())
     }
 
-    /// Makes sure of plain bytes at `start`: leaves the record that is used up, and opens the next if
-    /// it is there as a whole. Says whether there are any.
+    /// Ensures plain bytes at `start`: leaves the record that is used up, and opens the next if it is complete. Returns
+    /// whether there are any.
     fn open_record(&mut self) -> Result<bool, WireError> {
         if let Some(error) = self.failed {
             return Err(self.broken(error));
@@ -337,9 +335,9 @@ impl FrameReader {
             if raw > 0 && !self.takes_raw {
                 return Err(self.broken(WireError::RawPayload));
             }
-            // It may be opened before the end of the chunk in front of it was told.
+            // It may be opened before the end of the preceding chunk was reported.
             if raw > 0 && self.left() > 0 {
-                // The frame whose payload this is came in a record before.
+                // The frame of this payload was in an earlier record.
                 return Err(self.broken(WireError::RawMismatch { raw, payload: 0 }));
             }
         }
@@ -397,7 +395,7 @@ impl FrameReader {
         }
         self.state = State::Payload { place: 0, filled: 0, left, sealed };
         if !sealed {
-            // The head is alone in its record. Only the first chunk of a transfer has a message.
+            // The header is alone in its record. Only the first chunk of a transfer has a message.
             let message = if header.chunk_count > 1 { header.meta_len as usize } else { 0 };
             self.next_head = RECORD_HEADER_BYTES + (end - begin) + TAG_BYTES - message;
             self.leave_record();
@@ -416,7 +414,7 @@ impl FrameReader {
     }
 }
 
-// The head of a frame is never cut.
+// The header of a frame is never split.
 const _: () = assert!(MAX_HEAD_BYTES <= MAX_SEALED_BYTES);
 
 #[cfg(test)]

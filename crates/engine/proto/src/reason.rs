@@ -1,4 +1,4 @@
-//! Why something did not work, as types whose texts are for people.
+//! Reasons of failures, as types with texts for people.
 
 mod connect;
 
@@ -10,85 +10,85 @@ use thiserror::Error;
 pub use self::connect::{ConnectReason, FIRST_WORDS, Refusal, THE_CONNECTION, Unmet, Whose};
 use crate::wire::WIRE_VERSION;
 
-/// Why a peer is gone; see `Peer::lost`.
+/// Reason why a peer is gone; see `Peer::lost`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// It was removed here, by `Engine::remove_peer`.
+    /// The peer was removed here, by `Engine::remove_peer`.
     #[error("removed here")]
     Removed,
     /// This engine closed.
     #[error("this engine closed")]
     EngineClosed,
-    /// It closed, or removed this engine, and said so.
+    /// The peer closed, or removed this engine, and sent a goodbye.
     #[error("it closed")]
     Closed,
-    /// It gave this engine up, and said why.
+    /// The peer gave this engine up, and sent the reason.
     #[error("it gave this engine up: {says}")]
     GivenUp {
-        /// Its own words, without characters that steer a terminal, at most a few hundred bytes.
+        /// The peer's own text, without characters that steer a terminal, at most a few hundred bytes.
         says: String,
     },
     /// No rail reached it for `peer_timeout_ms`.
     #[error("no rail reached it for {}{}", seconds(*.silence), problem(.last_problem.as_deref()))]
     Unreachable {
-        /// For how long.
+        /// Duration.
         silence: Duration,
-        /// What went wrong last: rail, addresses, error.
+        /// Last error: rail, addresses, error.
         last_problem: Option<String>,
     },
     /// Its connections broke, and every rail that led to it refuses new ones: its process has ended.
     #[error("nobody listens at its addresses any more{}", problem(.last_problem.as_deref()))]
     NobodyThere {
-        /// What went wrong last: rail, addresses, error.
+        /// Last error: rail, addresses, error.
         last_problem: Option<String>,
     },
-    /// It is connected, and nothing went on for `peer_timeout_ms`.
+    /// The peer is connected, and made no progress for `peer_timeout_ms`.
     #[error(
         "no progress for {} with {flows} up{}",
         seconds(*.silence),
         problem(.last_problem.as_deref())
     )]
     NoProgress {
-        /// For how long.
+        /// Duration.
         silence: Duration,
-        /// Its connections.
+        /// Connections towards it.
         flows: Flows,
-        /// What went wrong last: rail, addresses, error.
+        /// Last error: rail, addresses, error.
         last_problem: Option<String>,
     },
-    /// A plugin that this engine hosts does not return from a call: what was given to it for the peer, or by the peer,
-    /// is in its hands for as long, also the memory.
+    /// A plugin that this engine hosts does not return from a call. Until it does, it holds everything that was given
+    /// to it for the peer, or by the peer, including memory.
     #[error("given up, since the plugin that this engine hosts has not returned from `{function}` for {}", seconds(*.silence))]
     Plugin {
-        /// NCCL's name of the function.
+        /// Name of the function in NCCL's interface.
         function: &'static str,
-        /// For how long.
+        /// Duration.
         silence: Duration,
     },
-    /// It refuses this engine on every flow.
+    /// The peer refuses this engine on every flow.
     #[error("{0}")]
     Refused(Refusal),
-    /// It speaks another version of the protocol.
+    /// The peer speaks another version of the protocol.
     #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
     Version {
-        /// Its version.
+        /// Version of the peer.
         got: u16,
     },
-    /// It has given this engine up and came again, as if for the first time.
+    /// The peer has given this engine up and connected again, as if for the first time.
     #[error("it has lost this engine and began anew")]
     Anew,
-    /// This process is a copy of the one whose peer it is, where it may be there yet.
+    /// This process is a fork of the peer's owner, where the peer may still exist.
     #[error("the peer belongs to the process that this one was forked from")]
     Forked,
-    /// The user gave metadata that says something else than the peer itself did.
+    /// The user gave metadata that contradict the peer's own.
     #[error("the user gave other metadata for it")]
     OtherMetadata,
 }
 
 impl LostReason {
-    /// Why a peer is given up with which nothing went on for `silence`. `came_up`: whether a connection came up
-    /// meanwhile, also if it is down at this moment.
+    /// Returns why a peer that made no progress for `silence` is given up. `came_up`: a connection came up meanwhile,
+    /// even if it is down at this moment.
     pub fn of_silence(
         silence: Duration,
         flows: Flows,
@@ -101,7 +101,7 @@ impl LostReason {
         }
     }
 
-    /// The reason in words for the peer, if this engine gives it up for something that the peer can't know.
+    /// Returns the reason as text for the peer, if this engine gives it up for something that the peer can't know.
     pub fn words(&self) -> Option<String> {
         let (last_problem, words) = match self {
             Self::Unreachable { silence, last_problem } => {
@@ -125,25 +125,25 @@ impl LostReason {
 /// Connections towards a peer; see `Peer::flows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flows {
-    /// How many are connected.
+    /// Number of connected flows.
     pub up: usize,
-    /// How many are meant to be.
+    /// Number of intended flows.
     pub total: usize,
 }
 
-/// Where a transfer stood when its deadline passed.
+/// Progress of a transfer when its deadline passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferProgress {
-    /// Which half of a message it was, if it was one.
+    /// Side of a message, if the transfer is one.
     pub message: Option<MessageHalf>,
-    /// The peer's name.
+    /// Name of the peer.
     pub peer: String,
     /// Connections towards it.
     pub flows: Flows,
-    /// Since when nothing went on; zero if nothing was to be waited for.
+    /// How long there was no progress; zero if nothing was outstanding.
     pub silence: Duration,
-    /// What went wrong last: rail, addresses, error.
+    /// Last error: rail, addresses, error.
     pub last_problem: Option<String>,
 }
 
@@ -151,20 +151,20 @@ pub struct TransferProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageHalf {
-    /// What the peer is to receive.
+    /// A send: the peer is to receive.
     Send {
-        /// The message's.
+        /// Tag of the message.
         tag: u64,
     },
-    /// What the peer is to send.
+    /// A receive: the peer is to send.
     Receive {
-        /// The message's.
+        /// Tag of the message.
         tag: u64,
     },
 }
 
 impl TransferProgress {
-    /// A transfer that stands like this.
+    /// Returns the progress of a transfer.
     pub fn new(
         peer: String,
         message: Option<MessageHalf>,
@@ -177,7 +177,7 @@ impl TransferProgress {
 }
 
 impl Flows {
-    /// Whether all that are meant to be connected are.
+    /// Returns whether all intended flows are connected.
     pub fn are_all_up(self) -> bool {
         self.up == self.total
     }
@@ -206,7 +206,7 @@ impl fmt::Display for TransferProgress {
             write!(f, "{half}; ")?;
         }
         write!(f, "peer {} with {} up", self.peer, self.flows)?;
-        // Nothing to wait for means no silence, not progress just now.
+        // Nothing outstanding means no silence, not recent progress.
         if !self.silence.is_zero() {
             write!(f, ", last progress {} ago", seconds(self.silence))?;
         }
@@ -214,7 +214,7 @@ impl fmt::Display for TransferProgress {
     }
 }
 
-/// A time as reasons say it.
+/// Formats a duration for reasons.
 pub fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }

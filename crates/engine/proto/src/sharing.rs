@@ -1,9 +1,9 @@
-//! Memory that this process and a peer's open for each other. Only a trial tells whether they can.
+//! Memory that this process and a peer's open for each other. Only a trial shows whether they can.
 //!
-//! Each engine has a page that it shows: the peer opens it, has its device pin it, and shows its own
-//! in turn. Which of the many reasons there are against it holds (another user, a container that
-//! numbers processes for itself, a device that pins no such memory) is known only by trying. Some
-//! pass, as a lack of pinned memory does: so it is tried again, after a pause that grows.
+//! Each engine has a page that it shows: the peer opens it, has its device pin it, and shows its own in return. There
+//! are many possible obstacles (another user, a container with its own process numbers, a device that pins no such
+//! memory), and only a trial finds them. Some pass, such as a lack of pinned memory, so the trial is repeated after a
+//! growing pause.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use crate::id::Time;
 use crate::liveness::Retry;
 
-/// The outcome so far of trials with one peer.
+/// Outcome so far of trials with one peer.
 #[derive(Debug, Default)]
 pub struct Trial {
     known: Known,
-    /// The reason for the last failure, and the time from which it may be tried again.
+    /// The reason for the last failure, and the time of the next trial.
     trouble: Option<String>,
     retry: Retry,
-    /// The time at which the peer showed memory last.
+    /// Time at which the peer last showed memory.
     shown: Option<Time>,
 }
 
@@ -27,14 +27,14 @@ enum Known {
     #[default]
     Nothing,
     Asked,
-    /// No thread waits for the answer any more; it will come.
+    /// No thread waits for the answer any longer; it is still expected.
     Overdue,
     /// It worked once.
     Works,
 }
 
 impl Trial {
-    /// Returns why it must not be tried now, if it failed a moment ago. Asks for the time only if it has ever failed.
+    /// Returns why it must not be tried now, if it failed a moment ago. Reads the time only if it has ever failed.
     #[inline]
     pub fn trouble(&self, now: impl FnOnce() -> Time) -> Option<&str> {
         self.trouble.as_deref().filter(|_| !self.retry.may_try(now()))
@@ -46,7 +46,7 @@ impl Trial {
         matches!(self.known, Known::Works) && self.trouble(now).is_none()
     }
 
-    /// It has failed. Returns whether this is the first failure of a row.
+    /// Records a failure. Returns whether this is the first of a series.
     pub fn fail(&mut self, why: String, now: Time) -> bool {
         if self.retry.may_try(now) {
             self.trouble = Some(why);
@@ -54,7 +54,8 @@ impl Trial {
         self.retry.fail(now)
     }
 
-    /// Returns whether the driver is to ask the peer now: it has not since the last failure, which is not a moment ago.
+    /// Returns whether the driver is to ask the peer now: it has not done so since the last failure, which is not a
+    /// moment ago.
     pub fn begin(&mut self, now: impl FnOnce() -> Time) -> bool {
         let is_first = matches!(self.known, Known::Nothing) && self.trouble(now).is_none();
         if is_first {
@@ -73,14 +74,14 @@ impl Trial {
         matches!(self.known, Known::Asked | Known::Overdue)
     }
 
-    /// The peer is gone, and will not answer.
+    /// Stops waiting: the peer is gone, and will not answer.
     pub fn stop_waiting(&mut self) {
         if self.is_asked() {
             self.known = Known::Overdue;
         }
     }
 
-    /// The peer has answered. `tried` is what came of opening its memory.
+    /// Handles the peer's answer. `tried` is the result of opening its memory.
     pub fn handle_answer(&mut self, tried: Result<(), String>, now: Time) {
         match tried {
             Ok(()) => self.known = Known::Works,
@@ -91,13 +92,13 @@ impl Trial {
         }
     }
 
-    /// The peer shows memory. Returns how long ago it did so before, if it did.
+    /// Records that the peer shows memory. Returns how long ago it did so before, if it did.
     pub fn handle_shown(&mut self, now: Time) -> Option<Duration> {
         self.shown.replace(now).map(|last| now.since(last))
     }
 
-    /// Returns whether payload may go that way, or why not, after a thread has waited for the answer for up to `limit`
-    /// if it `may_wait`.
+    /// Returns whether payload may go through shared memory, or why not, after a thread has waited for the answer for
+    /// up to `limit` if it `may_wait`.
     pub fn result(
         &mut self,
         (may_wait, limit): (bool, Duration),
@@ -125,7 +126,7 @@ impl Trial {
         Err(why.into())
     }
 
-    /// Returns what is known, for people; nothing if it was never tried.
+    /// Returns a description of the state; `None` if it was never tried.
     pub fn text(&self, now: Time) -> Option<String> {
         match (self.known, &self.trouble) {
             (Known::Works, _) if self.retry.may_try(now) => Some("works".to_owned()),

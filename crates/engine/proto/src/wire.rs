@@ -1,9 +1,9 @@
-//! Frames: how chunks and acknowledgements look as bytes. All integers are little-endian.
+//! Frames: byte format of chunks and acknowledgements. All integers are little-endian.
 //!
-//! Frames travel in **records** (see [`polyrail_secure::Sealer`]), each of which its sender seals. A record
-//! has one or more frames, and never cuts one before its payload. Payload is sealed like the rest of
-//! its frame, in the same record and those that follow; or it follows the record as it is: then the
-//! record has no other frame, and says how many bytes follow.
+//! Frames travel in **records** (see [`polyrail_secure::Sealer`]), each of which its sender seals. A record has one or
+//! more frames, and never splits one before its payload. Payload is sealed like the rest of its frame, in the same
+//! record and those that follow. Or it follows the record unsealed: then the record has no other frame, and holds the
+//! number of bytes that follow.
 //!
 //! Towards the receiver a flow carries **chunk frames**:
 //!
@@ -16,10 +16,10 @@
 //!    meta_len bytes of message, then payload_len bytes of payload
 //! ```
 //!
-//! Between two processes of one machine payload may lie in memory that both have open: then flag 8 is
-//! set, no payload follows, and it lies `place` times [`PLACE_BYTES`] into the **ring** that the flow
-//! has announced with a frame of its own, once, before the first such chunk. The bytes there stay as
-//! they are until the chunk is acknowledged. Without the flag `place` is 0.
+//! Between two processes of one machine payload may be in memory that both have open. Then flag 8 is set, no payload
+//! follows, and the payload is at `place` times [`PLACE_BYTES`] in the **ring** (the sender's bounce buffer), which the
+//! flow has announced with a separate frame, once, before the first such chunk. The bytes there don't change until the
+//! chunk is acknowledged. Without the flag `place` is 0.
 //!
 //! ```text
 //! 0  kind u8 = 4     1 zero u24    4 process u32   8 descriptor u32   12 zero u32
@@ -32,13 +32,12 @@
 //! 0  kind u8 (2 ack, 3 refusal, 5 good-bye)   1 code u8   2 zero u48   8 sequence u64
 //! ```
 //!
-//! A connection that carries data both ways (see [`crate::hello::Capabilities::DUPLEX`]) has frames
-//! of both kinds in each direction; their first byte tells them apart.
+//! A connection that carries data both ways (see [`crate::hello::Capabilities::DUPLEX`]) has frames of both kinds in
+//! each direction; their first byte distinguishes them.
 //!
-//! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a
-//! refusal names one frame, and covers the ones before it too. An ack that says nothing new is a sign of
-//! life, from a receiver that takes long. A good-bye has neither code nor sequence: the receiver leaves, and has no
-//! flow of its own to say so on.
+//! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a refusal names one
+//! frame, and covers the ones before it too. An ack that repeats the last one is a sign of life, from a receiver that
+//! takes long. A goodbye has neither code nor sequence: the receiver leaves, and has no flow of its own to say so on.
 
 // `chunk`, `ring` and `ack` encode and decode the frames above.
 mod ack;
@@ -59,15 +58,15 @@ pub const WIRE_VERSION: u16 = 2;
 pub const CHUNK_HEADER_BYTES: usize = 56;
 /// Bytes of one entry in the table of pieces.
 pub const PIECE_BYTES: usize = 32;
-/// Most bytes of message that a transfer may carry.
+/// Maximum bytes of a transfer's message.
 pub const MAX_META_BYTES: usize = 64 << 10;
-/// The unit of a place in the sender's ring, in bytes.
+/// Unit of a place in the sender's ring, in bytes.
 pub const PLACE_BYTES: u64 = 256;
 /// Bytes of the frame that announces a ring.
 pub const RING_BYTES: usize = 40;
 /// Bytes of an acknowledgement frame.
 pub const ACK_BYTES: usize = 16;
-/// Most bytes of a chunk frame before its payload.
+/// Maximum bytes of a chunk frame before its payload.
 pub const MAX_HEAD_BYTES: usize =
     CHUNK_HEADER_BYTES + MAX_CHUNK_PIECES * PIECE_BYTES + MAX_META_BYTES;
 
@@ -78,7 +77,7 @@ const KIND_RING: u8 = 4;
 const KIND_BYE: u8 = 5;
 const KIND_WORDS: u8 = 6;
 
-/// Why a receiver did not take a chunk.
+/// Reason why a receiver did not take a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -97,17 +96,16 @@ pub enum RefusalCode {
     NotExpected = 6,
     /// The checksum differs: send the chunk again.
     Checksum = 7,
-    /// The receiver's bounds are reached: send the chunk again later.
+    /// The receiver's limits are reached: send the chunk again later.
     Busy = 8,
     /// The receiver's device failed to copy the bytes into its memory.
     Device = 9,
     /// The receiver can't open the sender's ring: send the chunk again, with its payload.
     NoRing = 10,
-    /// The receiver has no pinned memory for this flow, and has some for others: send the chunk
-    /// again, on one of those.
+    /// The receiver has no pinned memory for this flow, and has some for others: send the chunk again, on one of those.
     NoStaging = 11,
-    /// The transfer is over at the receiver, which does not know this chunk as one that landed: it
-    /// did not, or so many chunks landed since that the receiver has forgotten it.
+    /// The transfer is over at the receiver, which does not know this chunk as one that landed: it did not, or so many
+    /// chunks landed since that the receiver has forgotten it.
     TransferOver = 12,
     /// The sender's quota of unfinished transfers, or of their chunks, is used up at the receiver:
     /// send the chunk again later.
@@ -115,9 +113,9 @@ pub enum RefusalCode {
     /// The sender's quota of bytes of messages of unfinished transfers is used up at the receiver:
     /// send the chunk again later.
     MessageQuota = 14,
-    /// The receiver serves as many reads of the sender as it may: ask again later.
+    /// The receiver already serves the maximum number of the sender's reads: ask again later.
     ReadQuota = 15,
-    /// The receiver knows as many receives of the sender as it may that wait for a message.
+    /// The receiver already has the maximum number of the sender's receives that wait for a message.
     ReceiveQuota = 16,
 }
 
@@ -130,7 +128,7 @@ fn zero(got: u64) -> WireError {
     field("zero", got, "0 in every reserved byte")
 }
 
-// The slices below have the length that `N` says: callers index fixed offsets of checked buffers.
+// The slices below have the length that `N` states: callers index fixed offsets of checked buffers.
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

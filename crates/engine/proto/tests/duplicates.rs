@@ -1,4 +1,5 @@
-//! Two copies of one chunk under way at once, as may happen after a rail failed; and what overtakes a delivery.
+//! Two copies of one chunk in flight at once, as may happen after a rail failed; and acknowledgements that could
+//! overtake a delivery.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::{A, B, begin, chunk, receiver};
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Receiver, Settled, TransferId, Verdict};
 
-/// All of the flow's chunk in one read, if it may land at all.
+/// Reads all of the flow's chunk in one read, if it may land at all.
 fn land(receiver: &mut Receiver, flow: FlowIndex) -> bool {
     receiver.begin_landing(flow) && receiver.end_landing(flow)
 }
@@ -16,8 +17,8 @@ fn no_copy_is_acknowledged_while_another_is_inside_a_system_call() {
     let mut r = receiver();
     begin(&mut r, A, chunk(1, 0, 1));
     assert!(r.begin_landing(A));
-    // The sender would report the end of the transfer, and a newer write could land in the same
-    // place before flow A comes back from its call and writes the old bytes over it.
+    // Otherwise the sender would report the end of the transfer, and a newer write could land in the same place before
+    // flow A returns from its call and writes the old bytes over it.
     begin(&mut r, B, chunk(1, 0, 1));
     land(&mut r, B);
     assert_eq!(r.handle_chunk_end(B, true), Settled::Refuse(RefusalCode::Busy));
@@ -96,7 +97,7 @@ fn a_driver_can_bar_the_places_of_a_chunk_that_is_landing() {
     assert_eq!(r.handle_chunk_end(B, true), Settled::Refuse(RefusalCode::RegionDropped));
 }
 
-/// Transfer 1 is complete by flow A: a message, or a notification.
+/// Completes transfer 1 by flow A: a message, or a notification.
 fn complete(r: &mut Receiver) {
     let header = ChunkHeader { op: WireOp::Control, ..chunk(1, 0, 1) };
     assert_eq!(begin(r, A, header), Verdict::Land);

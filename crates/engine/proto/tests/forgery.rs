@@ -1,5 +1,5 @@
-//! An attacker got hold of one flow of a peer and sends what he likes. Bytes of the peer that did
-//! not land must never count as landed; at worst they are refused.
+//! An attacker on one flow of a peer, who sends arbitrary frames. Bytes of the peer that did not land must never count
+//! as landed; at worst they are refused.
 
 mod common;
 
@@ -31,12 +31,12 @@ fn frame(
     r.handle_chunk_end(flow, true)
 }
 
-/// A write of the peer: one chunk, to its place.
+/// Returns a write of the peer: one chunk, to its place.
 fn write(r: &mut Receiver, flow: FlowIndex, transfer: u64) -> Settled {
     frame(r, flow, chunk(transfer, 0, 1), Some(at(transfer * 10)), b"")
 }
 
-/// A message without payload, for which nobody needs a key.
+/// Returns a message without payload, which needs no key.
 fn message(transfer: u64, op: WireOp, meta: &[u8]) -> ChunkHeader {
     let meta_len = meta.len() as u32;
     ChunkHeader { op, meta_len, payload_len: 0, pieces: 0, ..chunk(transfer, 0, 1) }
@@ -143,7 +143,7 @@ fn what_the_sender_must_have_heard_of_is_forgotten() {
     // The window is 4: the first is acknowledged, or the fifth could not have been sent.
     assert_eq!(write(&mut r, OTHER, 1), OVER);
     assert_eq!(write(&mut r, OTHER, 2), Settled::Ack);
-    // A sender never sends again what lies below its floor.
+    // A sender never sends transfers below its low-water mark again.
     let raised = ChunkHeader { floor: TransferId(4), ..chunk(6, 0, 1) };
     assert_eq!(frame(&mut r, HONEST, raised, Some(at(0)), b""), Settled::Ack);
     r.handle_flow_down(HONEST);

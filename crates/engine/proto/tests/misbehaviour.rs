@@ -1,4 +1,4 @@
-//! Peers that break the rules, and users who do odd things: bounded memory, no hang, no early end.
+//! Peers that violate the protocol, and users who do odd things: bounded memory, no hang, no early end.
 
 mod common;
 
@@ -118,7 +118,7 @@ fn what_the_peer_has_room_for_does_not_wait_behind_what_it_has_not() {
     assert_eq!(done, [1, 2]);
 }
 
-/// The head of a chunk without payload.
+/// Returns the header of a chunk without payload.
 fn header(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
     ChunkHeader { payload_len: 0, pieces: 0, ..common::chunk(transfer, chunk, chunk_count) }
 }
@@ -132,7 +132,7 @@ fn a_peer_that_never_raises_its_floor_is_not_remembered_without_bound() {
         window: 8,
         ..ReceiverLimits::default()
     });
-    // Every second number, so that what is done can't be kept as one range.
+    // Every second number, so that finished transfers can't be stored as one range.
     let verdicts: Vec<_> = (0..100)
         .map(|i| {
             let verdict = r.handle_chunk(A, &header(1 + 2 * i, 0, 1), &[], b"", || Ok(())).unwrap();
@@ -248,12 +248,12 @@ fn a_peer_that_leaves_transfers_with_messages_unfinished_is_not_remembered_witho
     assert_eq!((landed, r.held().meta_bytes), (3, 3 * long.len()));
     assert_eq!(verdicts[99], Verdict::Refuse(RefusalCode::MessageQuota));
     assert_eq!(r.quota_refusals(), 97);
-    // Without a message they are taken, and what is under way goes on and makes room.
+    // Chunks without a message are taken, and active transfers continue and free room.
     assert_eq!(offer(&mut r, 101, 0, b""), Verdict::Land);
     assert_eq!(offer(&mut r, 2, 1, b""), Verdict::Land);
     assert_eq!(r.poll_event().unwrap().meta, long);
     assert_eq!(offer(&mut r, 50, 0, &long), Verdict::Land);
-    // So does a cancel.
+    // A cancel frees room, too.
     assert_eq!(offer(&mut r, 51, 0, &long), Verdict::Refuse(RefusalCode::MessageQuota));
     r.retire(TransferId(1));
     assert_eq!(offer(&mut r, 51, 0, &long), Verdict::Land);
@@ -273,7 +273,7 @@ fn a_reader_that_is_told_to_wait_is_as_patient_as_the_peer_is_busy_for_it() {
     assert_eq!(s.silence(later), std::time::Duration::from_secs(9), "a refusal is no progress");
     s.handle_peer_at_work(later);
     assert_eq!(s.silence(later), std::time::Duration::ZERO);
-    // A read that ends makes room, whatever time it is.
+    // A read that ends frees room, whatever time it is.
     let mut sequence = 1;
     for _ in 0..5 {
         if s.pull(later, A).is_some() {
@@ -318,7 +318,7 @@ fn chunks_that_may_come_again_are_remembered_within_a_bound_on_all_flows_togethe
         newest.push(id);
     }
     assert!(r.held().proofs > proofs / 2, "{:?}", r.held());
-    // Those that landed last on each flow are among them.
+    // The last ones that landed on each flow are among them.
     for id in newest {
         let again = r.handle_chunk(A, &header(id, 0, 1), &[], b"", || Ok(())).unwrap();
         assert_eq!(again, Verdict::Discard, "{id}");

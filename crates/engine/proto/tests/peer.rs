@@ -1,4 +1,4 @@
-//! Two peers, joined by one flow in each direction: what their halves do with operations, and how these end.
+//! Two peers, joined by one flow in each direction: their sides handle operations, which end in various ways.
 
 #[path = "common/operation.rs"]
 mod operation;
@@ -20,15 +20,15 @@ const FLOW: FlowIndex = FlowIndex(0);
 const NOW: Time = Time(1000);
 const CONFIG: SenderConfig = SenderConfig { window_chunks: 8, channels: 1, sockets: 1, rails: 1 };
 
-/// One of two peers, and all that it was told.
+/// One of two peers, and everything reported to it.
 struct Side {
     outbound: Outbound<Op>,
     inbound: Inbound<Op>,
     quotas: Arc<Quotas>,
     sequence: u64,
-    /// The answer to each read of the peer.
+    /// Answer to each read of the peer.
     serves: Result<(), RefusalCode>,
-    /// The way of its sends.
+    /// Path of its sends.
     path: SendPath,
     log: Vec<String>,
 }
@@ -66,7 +66,7 @@ impl Side {
         self.drain();
     }
 
-    /// The user ends a read or receive.
+    /// Ends a read or receive for the user.
     fn end(&mut self, op: &Op) {
         for leaving in self.inbound.end(|other| other == op) {
             assert!(self.inbound.has_left(&leaving));
@@ -142,8 +142,8 @@ impl Side {
     }
 }
 
-/// The next chunk lands at the other side, which has not delivered it yet. Returns the answer that
-/// is due; `None` if there was no chunk left.
+/// Lands the next chunk at the other side, which has not delivered it yet. Returns the answer that is due; `None` if
+/// there was no chunk left.
 fn land_one(from: &mut Side, to: &mut Side) -> Option<Settled> {
     let chunk = from.outbound.sender.pull(NOW, FLOW)?;
     from.outbound.sender.handle_written(FLOW);
@@ -163,7 +163,7 @@ fn land_one(from: &mut Side, to: &mut Side) -> Option<Settled> {
     Some(to.inbound.receiver.handle_chunk_end(FLOW, true))
 }
 
-/// The next chunk lands at the other side, and is acknowledged when that has delivered it. Says whether there was one.
+/// Lands the next chunk at the other side, and acknowledges it after delivery. Returns whether there was one.
 fn carry_one(from: &mut Side, to: &mut Side) -> bool {
     let Some(settled) = land_one(from, to) else { return false };
     to.deliver();
@@ -183,7 +183,7 @@ fn acknowledge(from: &mut Side, to: &Side, settled: Settled) {
     from.drain();
 }
 
-/// Until nobody has anything to say.
+/// Moves chunks until neither side has any left.
 fn carry_all(a: &mut Side, b: &mut Side) {
     while carry_one(a, b) || carry_one(b, a) {}
     for side in [a, b] {
@@ -281,7 +281,7 @@ fn a_receive_that_a_peer_copies_into_is_over_when_the_peer_has_stopped() {
         (vec!["stop the copy".into()], vec!["2 failed: cancelled".into()])
     );
     assert!(!a.outbound.handle_copied(NOW, &send, 1) && !a.outbound.begin_copy(&send, 1, "late"));
-    // One that is not withdrawn hears how many bytes are in place, or gets them over the rails.
+    // A receive that is not withdrawn gets the number of bytes in place, or the bytes over the rails.
     for number in 2..=3 {
         let (send, receive) = (Op::new(3, 100), Op::new(4, 120));
         b.receive(&receive, CopyLeave::Yes);
@@ -315,7 +315,7 @@ fn a_write_that_has_begun_fails_when_the_peer_has_confirmed_that_nothing_of_it_l
     assert!(a.log().is_empty());
     carry_all(&mut a, &mut b);
     assert_eq!((a.log(), b.log()), (vec!["1 failed: cancelled".into()], Vec::new()));
-    // One of which nothing was sent is over at once.
+    // An operation of which nothing was sent is over at once.
     let write = Op::new(2, 250);
     a.outbound.write(NOW, write.clone(), Request(Arc::new((plan(250), Vec::new()))), false);
     a.outbound.cancel(&write, None, Failure::Cancelled);
@@ -343,7 +343,7 @@ fn what_waits_ends_with_its_deadline_and_with_its_peer() {
     assert!(!a.outbound.is_waiting() && !a.outbound.sender.is_busy());
     a.end(&read);
     assert!(a.log().is_empty() && !a.inbound.is_waiting(), "it has ended once");
-    // One that began while the peer went has nobody left to tell.
+    // An operation that began while the peer left can't be announced any longer.
     let question = ReadQuestion::new(read.plan().segments(), |_| KEY);
     a.inbound.begin_read(read.clone(), question, false);
     a.end(&read);
@@ -379,7 +379,7 @@ fn reads_and_receives_end_with_their_deadline_unless_they_are_complete() {
     assert_eq!(a.log(), ["1 read 10".to_owned(), late(3), late(6)]);
     while carry_one(&mut a, &mut b) {}
     assert_eq!(b.outbound.waiting_receives(), 2, "the peer knows that one is withdrawn");
-    // One that ends otherwise has no deadline any more.
+    // An operation that ends otherwise no longer has a deadline.
     while carry_one(&mut b, &mut a) {}
     assert_eq!(a.log(), ["2 read 10", "4 read 10"]);
     let (leaving, due) = a.inbound.handle_timeout(Time(9000));

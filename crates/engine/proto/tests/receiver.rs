@@ -1,4 +1,4 @@
-//! What a receiver says of chunks that come in any order, twice, or too late.
+//! A receiver's answers to chunks that arrive in any order, twice, or too late.
 
 mod common;
 

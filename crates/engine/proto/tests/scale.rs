@@ -1,7 +1,7 @@
-//! What peers cost where there are many: memory of those that are idle and of those that send, and time for a chunk.
+//! Cost of many peers: memory of idle and of sending ones, and time per chunk.
 //!
-//! A pair is one direction between two engines: the half of the peer that sends, at one of them, and the half that
-//! takes what comes, at the other. Sizes count what the core has allocated, and the halves themselves.
+//! A pair is one direction between two engines: the sending side of the peer at one of them, and the receiving side at
+//! the other. Sizes count the core's allocations, and the sides themselves.
 
 #[path = "common/allocations.rs"]
 mod allocations;
@@ -23,11 +23,11 @@ const FLOWS: usize = (CONFIG.channels * CONFIG.sockets) as usize;
 const PEERS: usize = 100_000;
 const ACTIVE: usize = 100;
 const CHUNK_BYTES: u64 = 128 << 10;
-/// Bytes of an idle pair, and of an active one.
+/// Maximum bytes of an idle pair, and of an active one.
 const IDLE_MAX: isize = 2000;
 const ACTIVE_MAX: isize = 12_000;
 
-/// A write, whose memory is the driver's.
+/// A write, whose memory belongs to the driver.
 #[derive(Clone)]
 struct Op(Arc<Plan>);
 
@@ -94,18 +94,18 @@ struct Pair {
     inbound: Inbound<Op>,
 }
 
-/// What a driver has for all of its pairs.
+/// A driver's state for all of its pairs.
 #[derive(Default)]
 struct Driver {
     delivery: Delivery<Op>,
-    /// Chunks that are on their way, by flow.
+    /// Chunks in flight, by flow.
     sent: [Vec<ChunkHeader>; FLOWS],
     chunks: u64,
 }
 
 impl Pair {
     fn new() -> Self {
-        // Each end counts for both of its halves.
+        // Each end counts for both of its sides.
         let quotas = Arc::new(Quotas::new(4096));
         let mut outbound = Outbound::new(CONFIG, quotas.clone());
         let mut inbound = Inbound::new(ReceiverLimits::default(), quotas);
@@ -120,7 +120,7 @@ impl Pair {
         self.outbound.write(now, op.clone(), Memory(op.0.clone()), false);
     }
 
-    /// All flows send what their windows have room for, and it lands.
+    /// Sends on all flows as much as their windows have room for, and lands it.
     fn send(&mut self, now: Time, driver: &mut Driver) {
         for (index, sent) in driver.sent.iter_mut().enumerate() {
             let flow = FlowIndex(index as u32);
@@ -144,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// All that was sent is acknowledged. Returns how many operations ended.
+    /// Acknowledges everything that was sent. Returns how many operations ended.
     fn acknowledge(&mut self, now: Time, acknowledged: &mut [u64], driver: &mut Driver) -> usize {
         for (index, sent) in driver.sent.iter_mut().enumerate() {
             if sent.is_empty() {
@@ -162,7 +162,7 @@ impl Pair {
     }
 }
 
-/// Keeps `depth` operations under way until so many have ended. Returns the most bytes live meanwhile.
+/// Keeps `depth` operations in flight until this many have ended. Returns the maximum of live bytes meanwhile.
 fn run(pair: &mut Pair, op: &Op, (depth, count): (usize, usize), driver: &mut Driver) -> isize {
     let (mut begun, mut ended, mut now, mut most) = (0, 0, 0, 0);
     let mut acknowledged = [0; FLOWS];
@@ -182,7 +182,7 @@ fn run(pair: &mut Pair, op: &Op, (depth, count): (usize, usize), driver: &mut Dr
 
 #[test]
 fn of_100_000_peers_an_idle_pair_takes_2_kb_and_an_active_one_12_kb() {
-    // Windows that are full of 1 MiB each, and one transfer that is longer than any window.
+    // Full windows of 1 MiB each, and one transfer that is longer than any window.
     let loads = [(Op::new(8), (4, 40)), (Op::new(600), (1, 1))];
     let mut driver = Driver::default();
     for (op, many) in &loads {
@@ -207,7 +207,8 @@ fn of_100_000_peers_an_idle_pair_takes_2_kb_and_an_active_one_12_kb() {
     assert!(most.iter().all(|most| *most <= ACTIVE_MAX), "an active pair takes {most:?} bytes");
 }
 
-/// Whether that is as fast as it must be, only a release build can tell: in others the test says so, and checks the rest.
+/// Returns whether to check the speed, which only a release build can reach: in others the test prints that, and checks
+/// the rest.
 #[test]
 fn a_chunk_on_a_hot_pair_takes_both_ends_a_microsecond_at_most() {
     let count = if cfg!(debug_assertions) { 50 } else { 5000 };

@@ -1,6 +1,6 @@
-//! What a chunk costs once a connection is in use: no allocation, and no look at all transfers under way.
+//! Cost of a chunk once a connection is in use: no allocation, and no scan of all active transfers.
 //!
-//! A program of its own, since its allocator counts for all threads.
+//! A separate test program, since its allocator counts for all threads.
 
 #[path = "common/allocations.rs"]
 mod allocations;
@@ -28,22 +28,23 @@ use polyrail_proto::{
 use polyrail_secure::Keys;
 
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Far more than enough for what looks at a few transfers, and far too little for what looks at all.
+/// Far more than enough for code that scans a few transfers, and far too little for code that scans all.
 const ENOUGH: Duration = Duration::from_secs(20);
 const MANY: u64 = 60_000;
-/// Transfers after which no list grows any more: some sweep what is over when they have a thousand entries.
+/// Number of transfers after which no list grows any longer: some sweep finished ones when they have a thousand
+/// entries.
 const WARM_UP: u64 = 1500;
 
-/// Both ends, and what the driver knows of them.
+/// Both ends, and the driver's state of them.
 struct Ends {
     sender: Sender<Payload>,
     receiver: Receiver,
     now: u64,
     ticks: u64,
-    /// Chunks of each flow that are acknowledged.
+    /// Acknowledged chunks of each flow.
     acknowledged: [u64; 2],
     next_context: u64,
-    /// How often a flow was denied a chunk.
+    /// Number of times that a flow was denied a chunk.
     denials: u64,
 }
 
@@ -83,7 +84,8 @@ impl Ends {
         panic!("the transfer does not end");
     }
 
-    /// One rail takes 100 us for a chunk, the other a millisecond, so that it leaves the last ones to the first.
+    /// Advances time. One rail takes 100 us for a chunk, the other a millisecond, so it leaves the last ones to the
+    /// first.
     fn tick(&mut self) {
         self.now += 100_000;
         self.ticks += 1;
@@ -104,7 +106,7 @@ impl Ends {
         assert!(self.sender.wakes(Time(self.now)).count() <= 2);
     }
 
-    /// Says whether there was a chunk for the flow. It lands at once.
+    /// Returns whether there was a chunk for the flow. It lands at once.
     fn send(&mut self, flow: FlowIndex) -> bool {
         let now = Time(self.now);
         let pulled = self.sender.pull(now, flow);
@@ -190,7 +192,7 @@ fn a_frame_costs_no_allocation_once_the_batch_has_been_as_long() {
     }
 }
 
-/// A receiver with so many transfers under way, from that number on, each for a read of its own.
+/// Returns a receiver with this many active transfers, from that number on, each for a separate read.
 fn busy_receiver(first: u64, count: u64) -> Receiver {
     let mut receiver = Receiver::new(ReceiverLimits::default());
     for id in first..first + count {
@@ -245,8 +247,8 @@ fn a_sender_with_many_transfers_finds_the_deadlines_that_have_passed() {
     });
 }
 
-/// One that has [`MANY`] things, of which as many are due at each of a hundred moments, finds those that are. `look` says
-/// how many have ended, and when the next one is due.
+/// Checks deadlines of [`MANY`] items, equally many of which are due at each of a hundred moments. `look` returns how
+/// many have ended, and when the next one is due.
 fn deadlines_are_found(mut look: impl FnMut(Time) -> (usize, Option<Time>)) {
     let start = Instant::now();
     for now in 1..=MANY {

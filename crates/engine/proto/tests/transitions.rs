@@ -1,5 +1,5 @@
-//! Every state that a transfer can reach at its sender, and every way from one to another: all
-//! sequences of calls up to a length are tried on one transfer of two chunks and two flows.
+//! Every state that a transfer can reach at its sender, and every transition: the test tries all sequences of calls up
+//! to a length on one transfer of two chunks and two flows.
 
 mod common;
 
@@ -15,15 +15,15 @@ use polyrail_proto::{
 
 const NOW: Time = Time(0);
 const FLOWS: usize = 2;
-/// Long enough for both chunks to be refused, or lost with their flow, and to come again.
+/// Long enough for both chunks to be refused, or lost with their flow, and to be sent again.
 const CALLS_MAX: usize = 13;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    /// Nothing of it was pulled.
+    /// No chunk was pulled.
     Queued,
     Active,
-    /// It must end, but a frame of it is still being written.
+    /// The transfer must end, but one of its frames is still being written.
     Draining,
     Done,
     Failed,
@@ -48,13 +48,13 @@ use State::{Active, Done, Draining, Failed, Queued};
 const CALLS: [Call; 9] =
     [Pull, HandBack, Written, Ack, RefusalPassing, RefusalFinal, FlowDown, FlowUp, End];
 
-/// What each call may make of a transfer, beside leaving it as it is. Nothing leads away from an
-/// end. A frame may be acknowledged before the driver has said that it is written.
+/// Transitions of a transfer by call, besides staying in its state. There are none from an end state. A frame may be
+/// acknowledged before the driver has reported it written.
 const TRANSITIONS: &[(State, Call, State)] = &[
     (Queued, Pull, Active),
     (Queued, End, Failed),
-    // The last acknowledgement, or the last word that a frame is written, whichever comes later;
-    // a flow that goes down writes no more.
+    // The last acknowledgement, or the last report that a frame is written, whichever comes later; a flow that goes
+    // down writes no more.
     (Active, Ack, Done),
     (Active, Written, Done),
     (Active, FlowDown, Done),
@@ -66,7 +66,7 @@ const TRANSITIONS: &[(State, Call, State)] = &[
     (Draining, Written, Failed),
     (Draining, HandBack, Failed),
     (Draining, FlowDown, Failed),
-    // It was complete before its end came.
+    // It was complete before its end was requested.
     (Draining, Written, Done),
     (Draining, FlowDown, Done),
 ];
@@ -199,7 +199,7 @@ fn a_transfer_goes_only_the_ways_of_the_table_and_all_of_them() {
                     if from != to {
                         taken.insert((from, call, to));
                     }
-                    // What was seen before leads nowhere new.
+                    // States that were reached before lead to no new ones.
                     if seen.insert(format!("{run:?}")) {
                         longer.push([path.as_slice(), &[(call, flow)]].concat());
                     }

@@ -1,9 +1,9 @@
-//! What a proxy has before it when nothing moves: whether it may sleep, and for how long.
+//! Readiness of a progress thread when nothing moves: whether it may sleep, and for how long.
 //!
-//! Here are the answers, and how they add up. A proxy asks for them in one place (`Core::outlook`)
-//! and decides in one (`proxy::drive`). Flows and the proxy's own lists say what they wait for, out
-//! of what they noted while they worked. A pass asks each device once: if the device finished
-//! between two questions, each answer would be right, and the sum of both would miss it.
+//! This file has the answers, and how they combine. A progress thread collects them in one place (`Core::outlook`) and
+//! decides in one (`proxy::drive`). Flows and the thread's own lists answer from notes that they made while they
+//! worked. A pass queries each device once: if the device finished between two queries, each answer would be right, and
+//! their sum would miss it.
 //!
 //! | what can become ready | who tells |
 //! |---|---|
@@ -14,21 +14,21 @@
 //! | a copy by a device, the end of another thread's system call | nobody: [`Outlook::Ask`] |
 //! | the end of a rest, a check for stalls | the clock: [`Outlook::Until`] |
 //!
-//! `tests/loom.rs` of the driver tries it against a device and a poster in every order.
+//! `tests/loom.rs` of the driver tests it against a device and a posting thread in every order.
 
-/// What a proxy has before it when nothing moves.
+/// Readiness of a progress thread when nothing moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// Somebody tells it when there is something to do.
+    /// Another thread will notify it when there is work.
     Told,
-    /// The same, and at this moment (monotonic, in ns) something is due all the same.
+    /// Another thread will notify it, but at this time (monotonic, in ns) something is due anyway.
     Until(u64),
-    /// It waits for what nobody tells it of, so it has to ask.
+    /// It waits for something that sends no notification, so it has to poll.
     Ask,
 }
 
 impl Outlook {
-    /// Both together: asking covers every moment, and the earlier moment covers the later one.
+    /// Returns the combination: asking covers every moment, and the earlier moment covers the later one.
     #[inline]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -39,7 +39,7 @@ impl Outlook {
         }
     }
 
-    /// [`Self::Ask`] if `asks`.
+    /// Returns [`Self::Ask`] if `asks`.
     #[inline]
     pub fn ask_if(asks: bool) -> Self {
         if asks { Self::Ask } else { Self::Told }

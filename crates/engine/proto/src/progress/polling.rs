@@ -1,45 +1,45 @@
 //! How long it pays to poll before a sleep.
 //!
-//! Being woken costs 5 to 10 µs, and twice of that lies on the way of a small message. Polling
-//! saves it where the next thing comes soon, and takes a CPU from others where it does not. So
-//! whoever waits notes how long that took, and polls while waits have been short and what came was
-//! little. An engine that nobody uses has waited for long, and sleeps.
+//! A wake-up costs 5 to 10 µs, and two of them are on the path of a small message. Polling avoids this where the next
+//! event comes soon, and takes a CPU from others where it does not. So a waiting thread records how long each wait
+//! took, and polls while waits have been short and the work after them small. An unused engine has waited for long, and
+//! sleeps.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Poll for at most so many ns: longer waits are not worth it.
+/// Maximum time to poll, in ns: longer waits are not worth it.
 pub const POLL_NS: u64 = 50_000;
-/// Who was busy for longer than this was not busy with small messages: a wake-up is nothing to them.
+/// Maximum busy time of a thread that handles small messages, in ns: next to longer ones a wake-up is negligible.
 const BURST_NS: u64 = 50_000;
-/// With fewer CPUs than this those who poll are in the way of those who work.
+/// Minimum number of CPUs for polling: with fewer, polling threads get in the way of working ones.
 const CPUS_MIN: usize = 8;
-/// One thread may poll for each so many CPUs.
+/// Number of CPUs for each thread that may poll.
 const CPUS_PER_POLLER: usize = 8;
 
-/// How long waits have been lately. Any thread may note one; those of several mix.
+/// Lengths of recent waits. Any thread may record one; those of several mix.
 #[derive(Debug)]
 pub struct Waits {
     mean_ns: AtomicU64,
 }
 
 impl Waits {
-    /// A longer wait counts as this one, so that a few short waits bring polling back.
+    /// Longest wait that counts; longer ones count as this, so that a few short waits bring polling back.
     const LONGEST_NS: u64 = 4 * POLL_NS;
 
-    /// A wait was over after so long.
+    /// Records that a wait took `ns` ns.
     #[inline]
     pub fn note(&self, ns: u64) {
         let mean = self.mean_ns.load(Ordering::Relaxed);
         self.mean_ns.store((3 * mean + ns.min(Self::LONGEST_NS)) / 4, Ordering::Relaxed);
     }
 
-    /// Whether the next one is likely to be over soon.
+    /// Returns whether the next one is likely to be over soon.
     #[inline]
     pub fn are_short(&self) -> bool {
         self.mean_ns.load(Ordering::Relaxed) <= POLL_NS
     }
 
-    /// Whether it pays for a proxy to poll that was busy for `burst_ns` just now.
+    /// Returns whether it pays to poll for a progress thread that was just busy for `burst_ns`.
     #[inline]
     pub fn pay(&self, burst_ns: u64) -> bool {
         burst_ns <= BURST_NS && self.are_short()
@@ -52,8 +52,8 @@ impl Default for Waits {
     }
 }
 
-/// Whether a caller that polls keeps its CPU. Beside programs that want the CPU as well, the kernel takes it away for
-/// milliseconds from who polls, and gives it at once to who slept and is woken.
+/// Detects whether a caller that polls keeps its CPU. If other programs want the CPU as well, the kernel takes it for
+/// milliseconds from a thread that polls, and gives it at once to a thread that slept and is woken.
 #[derive(Debug, Default)]
 pub struct Interruptions {
     last: Option<u64>,
@@ -62,14 +62,15 @@ pub struct Interruptions {
 }
 
 impl Interruptions {
-    /// Nothing that a poll does takes so long.
+    /// Time in ns that no step of a poll takes.
     const GAP_NS: u64 = 500_000;
-    /// A single interruption says nothing. Who shares a CPU is interrupted each few milliseconds.
+    /// Maximum time between two interruptions that count, in ns. A single one means nothing. A thread that shares a CPU
+    /// is interrupted every few milliseconds.
     const OFTEN_NS: u64 = 50_000_000;
-    /// Then polling is tried again, which costs some milliseconds if it is still so.
+    /// Time in ns after which polling is tried again, at the cost of some milliseconds if the CPU is still shared.
     const PAUSE_NS: u64 = 200_000_000;
 
-    /// Two looks at the clock, with nothing but polling between them.
+    /// Records two readings of the clock, with nothing but polling between them.
     #[inline]
     pub fn note(&mut self, before: u64, now: u64) {
         if now.saturating_sub(before) >= Self::GAP_NS {
@@ -77,14 +78,14 @@ impl Interruptions {
         }
     }
 
-    /// It has polled for as long as it may, and sleeps.
+    /// Records that the thread has polled for its maximum time, and sleeps.
     #[inline]
     pub fn note_sleep(&mut self, now: u64) {
         self.gave_up_at = Some(now);
     }
 
-    /// Something has come. If it did not while this thread polled, and at once when it slept, then who sent it waited
-    /// for the CPU.
+    /// Records an arrival. If it did not arrive while this thread polled, and arrived at once when it slept, then its
+    /// sender waited for the CPU.
     #[inline]
     pub fn note_arrival(&mut self, now: u64) {
         if self.gave_up_at.take().is_some_and(|at| now.saturating_sub(at) < Self::GAP_NS) {
@@ -98,14 +99,14 @@ impl Interruptions {
         }
     }
 
-    /// Whether who would poll does better to sleep.
+    /// Returns whether a thread should sleep rather than poll.
     #[inline]
     pub fn are_frequent(&self, now: u64) -> bool {
         now < self.sleeps_until
     }
 }
 
-/// How many proxies of an engine may poll at once.
+/// Limit on how many progress threads of an engine may poll at once.
 #[derive(Debug)]
 pub struct Pollers {
     free: AtomicI32,
@@ -113,19 +114,19 @@ pub struct Pollers {
 }
 
 impl Pollers {
-    /// None where polling is off, or where CPUs are few.
+    /// Returns no places where polling is off, or where CPUs are few.
     pub fn new(is_on: bool, cpus: usize) -> Self {
         let most = if is_on && cpus >= CPUS_MIN { (cpus / CPUS_PER_POLLER) as i32 } else { 0 };
         Self { free: AtomicI32::new(most), any: most > 0 }
     }
 
-    /// Whether anybody may ever poll.
+    /// Returns whether any thread may ever poll.
     #[inline]
     pub fn are_allowed(&self) -> bool {
         self.any
     }
 
-    /// Takes a place; to be given back by [`Self::leave`].
+    /// Takes a place, to be returned by [`Self::leave`].
     #[inline]
     pub fn enter(&self) -> bool {
         let got = self.any && self.free.fetch_sub(1, Ordering::Relaxed) > 0;
@@ -135,26 +136,26 @@ impl Pollers {
         got
     }
 
-    /// Gives the place back.
+    /// Returns the place.
     #[inline]
     pub fn leave(&self) {
         self.free.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What a proxy thread knows of its own pace.
+/// Pace of one progress thread.
 #[derive(Default)]
 pub struct Pace {
     waits: Waits,
-    /// When it began to be busy, and when it was last.
+    /// Start and end of its last busy time.
     burst: (u64, u64),
     is_waiting: bool,
-    /// It has one of the places of those who poll.
+    /// It holds one of the places for polling threads.
     polls: bool,
 }
 
 impl Pace {
-    /// A pass from `began` to `now` moved something.
+    /// Records that a pass from `began` to `now` moved something.
     #[inline]
     pub fn note_busy(&mut self, began: u64, now: u64) {
         if std::mem::take(&mut self.is_waiting) {
@@ -164,13 +165,13 @@ impl Pace {
         self.burst.1 = now;
     }
 
-    /// When something moved last.
+    /// Returns when something moved last.
     #[inline]
     pub fn busy_at(&self) -> u64 {
         self.burst.1
     }
 
-    /// For how long it may poll since something moved last.
+    /// Returns how long it may poll since something moved last.
     #[inline]
     pub fn poll_ns(&mut self, pollers: &Pollers) -> u64 {
         self.is_waiting = true;
@@ -183,7 +184,7 @@ impl Pace {
         if self.polls { POLL_NS } else { 0 }
     }
 
-    /// Others may poll.
+    /// Stops polling, so that others may poll.
     #[inline]
     pub fn stop(&mut self, pollers: &Pollers) {
         if std::mem::take(&mut self.polls) {

@@ -1,24 +1,24 @@
-//! How much one flow, and all flows of one peer, may read before others get their turn.
+//! Limits on how much one flow, and all flows of one peer, may read before others get their turn.
 
 use smallvec::SmallVec;
 
-/// One visit to a flow: it ends after so many bytes, or after 2 ms.
+/// A visit to a flow: it ends after this many bytes, or after 2 ms.
 pub struct Visit {
     left: usize,
     ends_at: u64,
 }
 
-/// Small frames take more time than their bytes tell.
+/// Maximum duration in ns: small frames take more time than their bytes suggest.
 const VISIT_NS: u64 = 2_000_000;
 
 impl Visit {
-    /// Of at most this many bytes, and the receive that goes over it; `now`: ns, monotonic.
+    /// Returns a visit of at most this many bytes, plus the receive that exceeds it; `now`: ns, monotonic.
     #[inline]
     pub fn new(bytes: usize, now: u64) -> Self {
         Self { left: bytes, ends_at: now.saturating_add(VISIT_NS) }
     }
 
-    /// Counts what was received. Says whether the visit is over.
+    /// Counts received bytes. Returns whether the visit is over.
     #[inline]
     pub fn is_over_after(&mut self, bytes: usize, now: u64) -> bool {
         self.left = self.left.saturating_sub(bytes);
@@ -26,8 +26,8 @@ impl Visit {
     }
 }
 
-/// What the flows of each peer have taken of a pass. A peer with many connections has no more of the thread than one
-/// with few.
+/// Time that the flows of each peer have taken of a pass. A peer with many connections has no more of the thread than
+/// one with few.
 #[derive(Default)]
 pub struct Turns {
     /// By the peer's address, in ns.
@@ -38,13 +38,13 @@ pub struct Turns {
 const TURN_NS: u64 = VISIT_NS;
 
 impl Turns {
-    /// Whether flows of the peer have to leave the rest of the pass to others.
+    /// Returns whether flows of the peer have to leave the rest of the pass to others.
     pub fn is_over<P>(&self, peer: &P) -> bool {
         let spent = self.spent.iter().find(|(of, _)| *of == address(peer));
         spent.is_some_and(|(_, spent)| *spent >= TURN_NS)
     }
 
-    /// A visit to a flow of the peer has taken so many ns.
+    /// Records that a visit to a flow of the peer has taken `ns` ns.
     pub fn note<P>(&mut self, peer: &P, ns: u64) {
         match self.spent.iter_mut().find(|(of, _)| *of == address(peer)) {
             Some((_, spent)) => *spent += ns,

@@ -1,4 +1,4 @@
-//! The description of a region, by which peers get at it.
+//! Description of a region, which gives peers access to it.
 
 use super::{REGION_MAGIC, recognise};
 use crate::codec::{DecodeError, Reader};
@@ -7,25 +7,25 @@ use crate::id::{InstanceId, RegionKey};
 const VERSION: u8 = 1;
 const BYTES: usize = 46;
 
-/// The description of a region or a mailbox.
+/// Description of a region or a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDescription {
-    /// The engine that it is registered with.
+    /// Engine that it is registered with.
     pub instance: InstanceId,
-    /// Its key.
+    /// Key of the region.
     pub key: RegionKey,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub len: u64,
-    /// True if peers may read it.
+    /// Peers may read it.
     pub may_read: bool,
-    /// True if peers may write it.
+    /// Peers may write it.
     pub may_write: bool,
-    /// True if its bytes are in a device's memory, such as a GPU's.
+    /// Its bytes are in a device's memory, such as a GPU's.
     pub is_on_device: bool,
 }
 
 impl RegionDescription {
-    /// The bytes of it, for people to pass on.
+    /// Returns the description as bytes, to be passed on.
     pub fn encode(&self) -> Vec<u8> {
         let flags = [self.may_read, self.may_write, self.is_on_device];
         let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
@@ -40,10 +40,10 @@ impl RegionDescription {
         out
     }
 
-    /// Reads what [`Self::encode`] made.
+    /// Reads the output of [`Self::encode`].
     ///
     /// # Errors
-    /// The fault of the bytes, in words.
+    /// Description of the fault in the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         if let Some(what) = recognise(bytes).filter(|_| !bytes.starts_with(&REGION_MAGIC)) {
             return Err(what);

@@ -1,4 +1,4 @@
-//! Network interfaces, as far as rails are concerned.
+//! Network interfaces, as candidates for rails.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,15 +6,15 @@ use std::net::IpAddr;
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The interface's number in this network namespace.
+    /// Number of the interface in this network namespace.
     pub index: u32,
-    /// Its name, such as `eth1`; escaped where it is not UTF-8.
+    /// Name, such as `eth1`; escaped where it is not UTF-8.
     pub name: String,
-    /// Its kind.
+    /// Kind of interface.
     pub kind: Kind,
     /// One of its addresses; unspecified (`0.0.0.0`) if it has none.
     pub address: IpAddr,
-    /// Bits of the address that name its network.
+    /// Length of the address's network prefix, in bits.
     pub prefix_len: u8,
     /// Whether peers can reach the address.
     pub state: AddressState,
@@ -22,17 +22,17 @@ pub struct Interface {
     pub up: bool,
     /// Whether it leads only to this machine.
     pub loopback: bool,
-    /// Bytes of its longest packet.
+    /// Maximum packet length in bytes.
     pub mtu: u32,
-    /// The number of the interface that it is a member of.
+    /// Number of the interface that it is a member of.
     pub master: Option<u32>,
-    /// The interface that it is made on; the other end, of a veth.
+    /// Interface that it is made on; for a veth, the other end.
     pub below: Below,
-    /// The routes over it, which are only asked for where no NIC has an address.
+    /// Routes over it, which are queried only where no NIC has an address.
     pub routes: Routes,
 }
 
-/// The kinds of interfaces that lead to different places.
+/// Kinds of interfaces, by where they lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -46,9 +46,9 @@ pub enum Kind {
     OpenVswitch,
     /// A VLAN of another interface.
     Vlan,
-    /// Another address on another interface's wire: `macvlan`, `ipvlan`.
+    /// A further address on another interface's wire: `macvlan`, `ipvlan`.
     Macvlan,
-    /// One end of a pair: `veth`, `netkit`. In a container mostly `eth0`.
+    /// One end of a pair: `veth`, `netkit`. In a container usually `eth0`.
     Veth,
     /// A link to one other end, by a program or inside other packets: `tun`, `wireguard`, `gre`, `sit`, `ppp`.
     Tunnel,
@@ -56,11 +56,11 @@ pub enum Kind {
     Overlay,
     /// A device that leads nowhere: `dummy`, `ifb`.
     Dummy,
-    /// Routing tables of their own: `vrf`. Its members keep their addresses.
+    /// A separate routing table: `vrf`. Its members keep their addresses.
     Vrf,
     /// This host itself.
     Loopback,
-    /// None of these.
+    /// Any other kind.
     Other,
 }
 
@@ -68,11 +68,11 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum AddressState {
-    /// They can.
+    /// Peers can reach it.
     Preferred,
-    /// They can, but it goes away before others of its interface: deprecated, or temporary for privacy.
+    /// Peers can reach it, but it goes away before others of its interface: deprecated, or temporary for privacy.
     Passing,
-    /// Not yet: the kernel is finding out whether another host has it.
+    /// Not yet: the kernel is checking whether another host has it.
     Tentative,
     /// No: another host has it.
     Duplicate,
@@ -80,23 +80,23 @@ pub enum AddressState {
     LinkLocal,
     /// Perhaps, but no program can name its interface: the name is not UTF-8.
     Unnameable,
-    /// The interface has none.
+    /// The interface has no address.
     Missing,
 }
 
 /// Routes over an interface, other than to its own networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Routes {
-    /// There is none, or nobody asked.
+    /// There is none, or the routes were not queried.
     #[default]
     None,
-    /// To some networks.
+    /// Some networks.
     Networks,
-    /// To everywhere.
+    /// Default route.
     Default,
 }
 
-/// An interface that another one is made on, or is paired with.
+/// Interface that another one is made on, or is paired with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Below {
     /// There is none.
@@ -109,7 +109,7 @@ pub enum Below {
 }
 
 impl Interface {
-    /// A NIC that is up, as tests describe one; the loopback interface, if the address is of that.
+    /// Returns a NIC that is up, for tests; the loopback interface, if the address is one of that.
     pub fn described(index: u32, name: &str, address: IpAddr) -> Self {
         let loopback = address.is_loopback();
         Self {
@@ -128,14 +128,14 @@ impl Interface {
         }
     }
 
-    /// Whether peers can reach its address.
+    /// Returns whether peers can reach its address.
     pub fn is_usable(&self) -> bool {
         self.state.is_usable()
     }
 }
 
 impl AddressState {
-    /// The state of an address of which nothing else is known.
+    /// Returns the state of an address of which nothing else is known.
     pub fn of(address: IpAddr) -> Self {
         let is_link_local = match address {
             IpAddr::V4(address) => address.is_link_local(),
@@ -143,20 +143,20 @@ impl AddressState {
         };
         match address {
             address if address.is_unspecified() => Self::Missing,
-            // Those are valid only together with a scope, which can't be passed to a peer.
+            // Link-local addresses are valid only together with a scope, which can't be passed to a peer.
             _ if is_link_local => Self::LinkLocal,
             _ => Self::Preferred,
         }
     }
 
-    /// Whether peers can reach the address now.
+    /// Returns whether peers can reach the address now.
     pub fn is_usable(self) -> bool {
         matches!(self, Self::Preferred | Self::Passing)
     }
 }
 
 impl Kind {
-    /// Whether interfaces of this kind have a speed that a cable or its members decide. A veth always says
+    /// Returns whether interfaces of this kind have a speed that a cable or its members decide. A veth always reports
     /// 10 Gbit/s, and so does a `tun`.
     pub fn has_speed(self) -> bool {
         matches!(self, Self::Nic | Self::Bond | Self::Bridge | Self::Vlan | Self::Macvlan)

@@ -1,11 +1,11 @@
-//! The interfaces that `rails = auto` takes: those that lead to other hosts.
+//! Interfaces that `rails = auto` takes: those that lead to other hosts.
 
 use super::interface::{AddressState, Below, Interface, Kind, Routes};
 
-/// Where an interface leads.
+/// Place that an interface leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// To this host alone.
+    /// Only this host.
     Host,
     /// Over a tunnel, an overlay or a point-to-point link.
     Tunnel,
@@ -17,13 +17,13 @@ pub(super) enum Way {
     Wire,
 }
 
-/// Interfaces that are made on others, one above the other. The kernel allows 8.
+/// Maximum number of interfaces made on each other, which is the kernel's limit.
 const STACKED: usize = 8;
 
-/// Those of the candidates, one address of each interface, that `auto` takes: the interfaces that reach other hosts best.
+/// Returns the candidates that `auto` takes, one address of each interface: the interfaces that reach other hosts best.
 ///
-/// NICs come first, with what is made on them; then a container's own interfaces. Without those it takes what has the
-/// default route, whatever that is, then bridges without a NIC, then tunnels, and at last nothing.
+/// NICs come first, with interfaces made on them; then a container's own interfaces. Without those `auto` takes any
+/// interface with the default route, then bridges without a NIC, then tunnels, and at last nothing.
 pub(super) fn leading_out<'a>(
     candidates: &[&'a Interface],
     all: &'a [Interface],
@@ -39,7 +39,7 @@ pub(super) fn leading_out<'a>(
         those(&|one| leads(one, Way::Wire)),
         those(&|one| leads(one, Way::Container) && is_routed(one, all)),
         those(&|one| leads(one, Way::Container)),
-        // The host has an address of its own, and its NICs have none (BGP unnumbered).
+        // The host has its own address, and its NICs have none (BGP unnumbered).
         if is_unnumbered(all) { own_addresses(all) } else { Vec::new() },
         those(&|one| one.routes == Routes::Default),
         those(&|one| leads(one, Way::Switch)),
@@ -48,7 +48,7 @@ pub(super) fn leading_out<'a>(
     choices.into_iter().find(|choice| !choice.is_empty()).unwrap_or_default()
 }
 
-/// Where an interface leads, as what is below it does.
+/// Returns where an interface leads, which follows from the interfaces below it.
 pub(super) fn way_of(interface: &Interface, all: &[Interface]) -> Way {
     way(interface, all, STACKED)
 }
@@ -70,16 +70,16 @@ fn way(interface: &Interface, all: &[Interface], depth: usize) -> Way {
                 let below = all.iter().find(|one| one.index == below);
                 below.map_or(Way::Wire, |below| way(below, all, depth))
             }
-            // A NIC of the host, for all that can be seen in a container.
+            // A NIC of the host, as far as a container can tell.
             Below::Elsewhere | Below::Nothing => Way::Wire,
         },
         Kind::Bond => best(&mut members().map(|one| way(one, all, depth))),
         Kind::Bridge => match best(&mut members().map(|one| way(one, all, depth))) {
             Way::Wire => Way::Wire,
-            // Also without members: whether it is up says whether it leads anywhere.
+            // Also without members: whether it is up shows whether it leads anywhere.
             _ => Way::Switch,
         },
-        // Its ports are members of one datapath, and which of them belong together only its daemon knows.
+        // Its ports are members of one datapath, and only its daemon knows which of them belong together.
         Kind::OpenVswitch if interface.routes == Routes::Default => {
             let is_datapath = |index: u32| {
                 all.iter().any(|one| one.index == index && one.kind == Kind::OpenVswitch)
@@ -93,14 +93,14 @@ fn way(interface: &Interface, all: &[Interface], depth: usize) -> Way {
     }
 }
 
-/// The interface that has the address in place of this one: a bond, a bridge, Azure's interface above its virtual
-/// function. Members of a VRF keep theirs.
+/// Returns the interface that has the address instead of this one: a bond, a bridge, Azure's interface above its
+/// virtual function. Members of a VRF keep theirs.
 pub(super) fn upper<'a>(interface: &Interface, all: &'a [Interface]) -> Option<&'a Interface> {
     let master = interface.master?;
     all.iter().find(|one| one.index == master && one.kind != Kind::Vrf)
 }
 
-/// Whether any route leads over the interface: one of its own networks, or another one.
+/// Returns whether any route leads over the interface: one of its own networks, or another one.
 pub(super) fn is_routed(interface: &Interface, all: &[Interface]) -> bool {
     let has_network = |one: &Interface| {
         one.index == interface.index
@@ -110,7 +110,7 @@ pub(super) fn is_routed(interface: &Interface, all: &[Interface]) -> bool {
     interface.routes != Routes::None || all.iter().any(has_network)
 }
 
-/// Whether NICs are up that have link-local addresses only, or a container's interfaces.
+/// Returns whether NICs are up that have only link-local addresses, or a container's interfaces.
 fn is_unnumbered(all: &[Interface]) -> bool {
     all.iter().any(|one| {
         one.up
@@ -120,7 +120,7 @@ fn is_unnumbered(all: &[Interface]) -> bool {
     })
 }
 
-/// Addresses of the loopback interface that lead here from other hosts.
+/// Returns addresses of the loopback interface that lead here from other hosts.
 fn own_addresses(all: &[Interface]) -> Vec<&Interface> {
     let is_own = |one: &&Interface| one.loopback && one.is_usable() && !one.address.is_loopback();
     all.iter().filter(is_own).take(1).collect()

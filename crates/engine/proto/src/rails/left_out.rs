@@ -1,4 +1,4 @@
-//! The interfaces that are no rails, each with the reason.
+//! Interfaces that are not rails, with the reason for each.
 
 use polyrail_text::harmless;
 
@@ -7,17 +7,17 @@ use super::leading::{Way, is_routed, upper, way_of};
 use super::{ChosenRail, Pattern, Wanted, no_address};
 use crate::hello::MAX_RAILS;
 
-/// An interface that is no rail.
+/// An interface that is not a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The interface.
+    /// Name of the interface.
     pub name: String,
-    /// Why it is no rail, such as `down`.
+    /// Reason why it is not a rail, such as `down`.
     pub reason: String,
 }
 
 impl LeftOut {
-    /// One line for all, or `None` without any: `eth2, eth3 (down); docker0 (a bridge without a NIC)`.
+    /// Returns one line for all, or `None` without any: `eth2, eth3 (down); docker0 (a bridge without a NIC)`.
     pub fn line(left_out: &[Self]) -> Option<String> {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
         for Self { name, reason } in left_out {
@@ -40,15 +40,15 @@ impl LeftOut {
     }
 }
 
-/// Names that stand behind one reason in a line; the others are counted.
+/// Maximum names for one reason in a line; the others are counted.
 const NAMES_SHOWN: usize = 8;
-/// Reasons in a line. Each link-local address makes one of its own.
+/// Maximum reasons in a line. Each link-local address has its own reason.
 const REASONS_SHOWN: usize = 16;
 
-/// The interfaces of this machine that are not among the rails. Interfaces that nobody takes for a rail are not
-/// listed: the loopback interface, and virtual ones without an address. Two cases list virtual ones all the same: no
-/// rail reaches another host, or a rail leads out of a container and so does the interface. Interfaces without an
-/// address that have routes lead to containers inside this one.
+/// Returns the interfaces of this machine that are not among the rails. It omits interfaces that no user expects to be
+/// a rail: the loopback interface, and virtual ones without an address. Virtual ones are listed in two cases: no rail
+/// reaches another host, or a rail leads out of a container and so does the interface. Interfaces without an address
+/// that have routes lead to containers inside this one.
 pub fn left_out(wanted: Wanted<'_>, all: &[Interface], rails: &[ChosenRail]) -> Vec<LeftOut> {
     let is_host_only = !wanted.is_named && rails.iter().all(|rail| rail.address.is_loopback());
     let is_container = is_container(all, rails);
@@ -82,7 +82,7 @@ pub fn left_out(wanted: Wanted<'_>, all: &[Interface], rails: &[ChosenRail]) -> 
     found
 }
 
-/// The interfaces that `^` leaves to choose from, with the reasons why none is a rail.
+/// Returns the interfaces that `^` leaves to choose from, with the reasons why none is a rail.
 pub fn why_none(wanted: Wanted<'_>, all: &[Interface]) -> Option<String> {
     let excluded = excluded(wanted)?;
     let mut found = left_out(wanted, all, &[]);
@@ -90,7 +90,7 @@ pub fn why_none(wanted: Wanted<'_>, all: &[Interface]) -> Option<String> {
     LeftOut::line(&found)
 }
 
-/// Names behind `^` that match no interface.
+/// Returns the names after `^` that match no interface.
 pub fn unknown(wanted: Wanted<'_>, all: &[Interface]) -> Vec<String> {
     let excluded = excluded(wanted);
     let matches_none =
@@ -99,19 +99,19 @@ pub fn unknown(wanted: Wanted<'_>, all: &[Interface]) -> Vec<String> {
     words.map(|word| harmless(&word.to_string(), &[])).collect()
 }
 
-/// The interfaces that `rails` leaves out.
+/// Returns the interfaces that `rails` leaves out.
 fn excluded(wanted: Wanted<'_>) -> Option<Pattern<'_>> {
     wanted.spec.trim().strip_prefix('^').map(Pattern::new)
 }
 
-/// Whether a rail leads out of a container.
+/// Returns whether a rail leads out of a container.
 fn is_container(all: &[Interface], rails: &[ChosenRail]) -> bool {
     all.iter().any(|one| {
         way_of(one, all) == Way::Container && rails.iter().any(|rail| rail.interface == one.name)
     })
 }
 
-/// What is unusual about rails that nobody named: that they are no NICs, or reach no other host.
+/// Returns a remark about rails that the user did not name: they are not NICs, or reach no other host.
 pub fn remark(wanted: Wanted<'_>, all: &[Interface], rails: &[ChosenRail]) -> Option<String> {
     let is_of_nic = |rail: &ChosenRail| {
         let interface = all.iter().find(|one| one.name == rail.interface);

@@ -2,19 +2,19 @@
 
 use super::{Allowed, ChosenRail, Interface, Unfit, one_per_interface};
 
-/// What stands in front of a plugin among the rails.
+/// Prefix of a plugin among the rails.
 const PREFIX: &str = "plugin:";
 
-/// The plugin among the rails.
+/// A plugin among the rails.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PluginSpec<'a> {
-    /// Its library.
+    /// Path of its library.
     pub plugin: &'a str,
-    /// Names or numbers; none are all.
+    /// Names or numbers of devices; empty for all.
     pub devices: Vec<&'a str>,
 }
 
-/// Separates a plugin from the other rails. Without one they are all.
+/// Separates a plugin from the other rails. Without a plugin, all are returned as rails.
 pub fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unfit> {
     let is_plugin = |word: &&str| word.trim().starts_with(PREFIX);
     let (plugins, others): (Vec<&str>, Vec<&str>) = spec.split(',').partition(is_plugin);
@@ -41,15 +41,15 @@ pub fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unf
     Ok((others, Some(PluginSpec { plugin, devices })))
 }
 
-/// The interfaces by which bindings name the rails, of a plugin with these devices. A device comes first: its TCP
-/// connection may take another interface, and a user who binds `eth1` means all that serves the device eth1.
+/// Returns the interfaces by which bindings name the rails, for a plugin with these devices. The device comes first:
+/// its TCP connection may take another interface, and a user who binds `eth1` means all threads of the device eth1.
 pub fn bound_as<'a>(rails: &'a [ChosenRail], devices: &[&'a str]) -> Vec<Vec<&'a str>> {
     let device = |rail: &ChosenRail| devices.get(rail.hosted?).copied();
     let names = |rail: &'a ChosenRail| device(rail).into_iter().chain([rail.interface.as_str()]);
     rails.iter().map(|rail| names(rail).collect()).collect()
 }
 
-/// The rail that carries what the device of this name does not: its own interface, or another one.
+/// Returns the rail for the data that the device of this name does not carry: its own interface, or another one.
 pub fn control_of(device: &str, other: &ChosenRail, interfaces: &[Interface]) -> ChosenRail {
     let is_its = |interface: &&Interface| interface.name == device && interface.up;
     let its = one_per_interface(interfaces.iter().filter(is_its)).pop();

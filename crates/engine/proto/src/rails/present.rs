@@ -1,14 +1,14 @@
-//! Rails of a list that serves several machines: `?eno1,eth0`, and addresses of one family.
+//! Rails of a list that is shared by several machines: `?eno1,eth0`, and addresses of one family.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::{AddressState, Allowed, Family, Interface, NAMES_NONE, Unfit, select};
 
-/// Leaves out the interfaces and addresses of an optional list that are not there or down, and returns those as well.
-/// Other lists stay as they are.
+/// Removes the interfaces and addresses of an optional list that are missing or down, and returns those as well. Other
+/// lists are unchanged.
 ///
 /// # Errors
-/// None is there.
+/// None of them is present.
 pub fn present(spec: &str, all: &[Interface]) -> Result<(String, String), Unfit> {
     let Some(list) = spec.trim().strip_prefix('?') else {
         return Ok((spec.to_owned(), String::new()));
@@ -30,8 +30,8 @@ pub fn present(spec: &str, all: &[Interface]) -> Result<(String, String), Unfit>
     Ok((format!("{exact}{}", there.join(",")), missing.join(", ")))
 }
 
-/// The addresses that rails may have: those of a family, and those that `spec` names. An interface with no other ones
-/// stays, without an address.
+/// Returns the addresses that rails may have: those of a family, and those that `spec` names. An interface with only
+/// other ones stays, without an address.
 pub fn of_family(family: Option<Family>, spec: &str, all: &[Interface]) -> Vec<Interface> {
     let words = spec.trim_start_matches(['?', '=', '^']).split(',');
     let named: Vec<IpAddr> = words.filter_map(|word| word.trim().parse().ok()).collect();

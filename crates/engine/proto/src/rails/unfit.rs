@@ -1,34 +1,34 @@
-//! Lists of rails that can't be used.
+//! Errors in lists of rails.
 
 use super::{Family, Interface};
 use crate::hello::MAX_RAILS;
 
-/// Why a list of rails can't be used.
+/// Reason why a list of rails can't be used.
 #[derive(Debug)]
 pub struct Unfit {
-    /// What is wrong with it.
+    /// Fault of the list.
     pub why: String,
-    /// Whether another list mends it; otherwise this machine lacks something.
+    /// True if another list fixes it; otherwise this machine lacks something.
     pub is_wrong: bool,
-    /// What can stand there.
+    /// Allowed contents.
     pub allowed: Allowed,
 }
 
-/// What can stand in a list of rails, as far as it matters for what is wrong with one.
+/// Allowed contents of a list of rails, as far as they matter for a fault.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Allowed {
     /// Interfaces and addresses.
     Interfaces,
     /// A loopback interface.
     Loopback,
-    /// The form of a plugin.
+    /// Syntax of a plugin.
     Plugin,
     /// Fewer rails.
     Count,
 }
 
 impl Unfit {
-    /// Says which addresses were looked at, if not all.
+    /// Adds which addresses were considered, if not all.
     #[must_use]
     pub fn among(self, family: Option<Family>) -> Self {
         match family {
@@ -39,7 +39,7 @@ impl Unfit {
         }
     }
 
-    /// A list that another one mends.
+    /// Returns a fault that another list fixes.
     pub fn wrong(why: String, allowed: Allowed) -> Self {
         Self { why, is_wrong: true, allowed }
     }
@@ -54,7 +54,7 @@ impl Unfit {
 }
 
 impl Allowed {
-    /// In words, with what helps.
+    /// Returns the text, with a hint how to fix the list.
     pub fn told(&self, interfaces: &[Interface]) -> (String, &'static str) {
         match self {
             Self::Interfaces => (
@@ -80,12 +80,12 @@ impl Allowed {
     }
 }
 
-/// Whether an engine can have so many rails, whoever brings them.
+/// Checks whether an engine can have this many rails, wherever they come from.
 pub fn check_count(rails: usize) -> Result<(), Unfit> {
     if rails <= MAX_RAILS { Ok(()) } else { Err(too_many(rails)) }
 }
 
-/// The list names too many rails.
+/// Returns the fault of a list that names too many rails.
 pub fn too_many(rails: usize) -> Unfit {
     Unfit::wrong(format!("these are {rails} rails"), Allowed::Count)
 }

@@ -23,7 +23,7 @@ fn seal(sealer: &mut Sealer, plain: &[u8], raw: u32, out: &mut Vec<u8>) {
     sealer.seal(out, begin, raw);
 }
 
-/// A record of its own.
+/// Appends a separate record.
 fn sealed(sealer: &mut Sealer, plain: &[u8], raw: u32) -> Vec<u8> {
     let mut out = Vec::new();
     seal(sealer, plain, raw, &mut out);
@@ -36,7 +36,7 @@ struct Frame {
     payload: Vec<u8>,
 }
 
-/// The frames of a transfer over `payload`, scattered to every second block at the far end.
+/// Returns the frames of a transfer of `payload`, scattered to every second block at the far end.
 fn frames(payload: &[u8], block: u64, chunk_bytes: u64) -> (Vec<Frame>, Plan) {
     let blocks = (payload.len() as u64).div_ceil(block);
     let segments = (0..blocks).map(|i| Segment {
@@ -76,7 +76,7 @@ fn frames(payload: &[u8], block: u64, chunk_bytes: u64) -> (Vec<Frame>, Plan) {
     (frames, plan)
 }
 
-/// Each frame in a record of its own, and its payload behind that as it is.
+/// Seals each frame in its own record, followed by its unsealed payload.
 fn raw(frames: &[Frame], sealer: &mut Sealer) -> Vec<u8> {
     let mut out = Vec::new();
     for frame in frames {
@@ -86,8 +86,8 @@ fn raw(frames: &[Frame], sealer: &mut Sealer) -> Vec<u8> {
     out
 }
 
-/// All in records, which end where `cuts` say, but never before the payload of a frame: several
-/// frames in one, and payload over several.
+/// Seals all frames in records that end at `cuts`, but never before the payload of a frame: several frames in one, and
+/// payload over several.
 fn in_records(frames: &[Frame], sealer: &mut Sealer, cuts: &[usize]) -> Vec<u8> {
     let mut cuts = cuts.iter().copied().cycle();
     let mut size = cuts.next().unwrap();
@@ -114,12 +114,12 @@ fn in_records(frames: &[Frame], sealer: &mut Sealer, cuts: &[usize]) -> Vec<u8> 
     out
 }
 
-/// What a stream said before its end or its first fault.
+/// Contents of a stream before its end or its first fault.
 #[derive(Debug, Default)]
 struct Seen {
     /// Events other than [`Need`].
     events: usize,
-    /// Chunks that came to their end.
+    /// Complete chunks.
     chunks: u32,
     /// Pieces of payload, each with its place in the far end's memory.
     payload: Vec<(u64, Vec<u8>)>,
@@ -127,14 +127,14 @@ struct Seen {
     between_frames: bool,
 }
 
-/// Reads a stream with reads of the sizes given. If the first is odd, records are opened as soon as they
-/// may be, which makes no difference.
+/// Reads a stream with reads of the given sizes. If the first is odd, records are opened as soon as they may be, which
+/// makes no difference.
 fn read(mut reader: FrameReader, mut stream: &[u8], reads: &[usize]) -> Seen {
     let opens_early = reads[0] % 2 == 1;
     let mut sizes = reads.iter().copied().cycle();
     let mut seen = Seen::default();
-    // More turns than a working reader takes: each turn reads at least one byte or reports a part
-    // of a frame, and a frame has no more parts than bytes.
+    // More turns than a working reader takes: each turn reads at least one byte or reports a part of a frame, and a
+    // frame has no more parts than bytes.
     for _ in 0..10 + 3 * stream.len() {
         if opens_early {
             reader.open();
@@ -259,8 +259,8 @@ fn both_ways_of_payload_may_follow_each_other() {
     assert_eq!((seen.error, seen.events), (Some(WireError::RawPayload), 0));
 }
 
-/// Reads a stream that has everything at once. Returns how many reads that takes, and how many bytes of payload are
-/// copied out of the reader's buffer.
+/// Reads a stream that has everything at once. Returns the number of reads, and how many bytes of payload are copied
+/// out of the reader's buffer.
 fn reads_and_copied(reader: &mut FrameReader, stream: &[u8]) -> (usize, usize) {
     let (mut rest, mut reads, mut copied) = (stream, 0, 0);
     loop {
@@ -287,11 +287,11 @@ fn large_payload_that_comes_as_it_is_never_passes_through_the_buffer() {
     let (mut sealer, mut reader) = ends();
     let (frames, _) = frames(&some_payload(200_000), 50_000, 50_000);
     let (_, copied) = reads_and_copied(&mut reader, &raw(&frames, &mut sealer));
-    // The first read does not know yet that payload is large.
+    // The first read can't know yet that payload is large.
     assert!(copied < SMALL_FRAMES_BYTES, "{copied} bytes were copied");
 }
 
-/// A write of 64 KiB in one chunk, with a message of `meta_len` bytes.
+/// Returns a write of 64 KiB in one chunk, with a message of `meta_len` bytes.
 fn write_with_message(meta_len: usize) -> Frame {
     let (mut frames, plan) = frames(&some_payload(64 << 10), 64 << 10, 64 << 10);
     let mut frame = frames.pop().unwrap();
@@ -302,7 +302,7 @@ fn write_with_message(meta_len: usize) -> Frame {
     frame
 }
 
-/// Returns the length of the record of its head.
+/// Returns the length of the record of its header.
 fn record_bytes(meta_len: usize) -> usize {
     RECORD_HEADER_BYTES + CHUNK_HEADER_BYTES + PIECE_BYTES + meta_len + TAG_BYTES
 }
@@ -312,11 +312,11 @@ fn heads_as_long_as_the_last_come_with_the_payload_before_them() {
     let (mut sealer, mut reader) = ends();
     let writes: Vec<Frame> = (0..100).map(|_| write_with_message(100)).collect();
     let (reads, copied) = reads_and_copied(&mut reader, &raw(&writes, &mut sealer));
-    // One for each payload, and one for the first head.
+    // One for each payload, and one for the first header.
     assert_eq!(reads, 101);
     assert!(copied < SMALL_FRAMES_BYTES, "{copied} bytes were copied");
 
-    // Chunks of 16 pieces each. The first one has a message, which none of the others has.
+    // Chunks of 16 pieces each. Only the first one has a message.
     let (mut sealer, mut reader) = ends();
     let (chunks, plan) = frames(&some_payload(20 << 16), 4096, 64 << 10);
     assert_eq!((plan.chunk_count(), plan.pieces(7).len()), (20, 16));
@@ -327,12 +327,12 @@ fn heads_as_long_as_the_last_come_with_the_payload_before_them() {
 
 #[test]
 fn a_head_that_is_shorter_than_the_last_costs_a_copy_of_the_difference_once() {
-    // The first read does not know yet that payload is large.
+    // The first read can't know yet that payload is large.
     let of_first = SMALL_FRAMES_BYTES - record_bytes(100);
     for (messages, copied) in [
-        // The second head takes two reads, and the third one is expected to be as long.
+        // The second header takes two reads, and the third one is expected to be as long.
         ([100, 1000, 100, 100], of_first + 900),
-        // No head is expected to be as long as this one.
+        // No header is expected to be as long as this one.
         ([100, 60_000, 100, 100], of_first + LARGE_PAYLOAD_BYTES as usize - record_bytes(100)),
     ] {
         let (mut sealer, mut reader) = ends();

@@ -1,4 +1,4 @@
-//! Why nobody could be connected to.
+//! Reasons why a connection could not be made.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::wire::WIRE_VERSION;
 
 use super::LostReason;
 
-/// Why nobody could be connected to; see [`crate::error::PeerError::Connect`].
+/// Reason why no peer could be connected; see [`crate::error::PeerError::Connect`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectReason {
@@ -23,19 +23,19 @@ pub enum ConnectReason {
     /// The engine there refuses.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// There is nothing to prove to an engine of which only the address is known: no secret file, and
-    /// no file of this user on this host.
+    /// There is no credential for an engine of which only the address is known: no secret file, and no file of this
+    /// user on this host.
     #[error("nothing here proves to an engine at a bare address that this one may connect")]
     NoProof,
-    /// What answers does not prove that it is the engine that is meant.
+    /// The program that answers does not prove that it is the intended engine.
     #[error("what answers there is not the engine that is meant: {0}")]
     Impostor(HandshakeError),
-    /// A certificate does not hold. That of this engine is checked before it connects.
+    /// A certificate is not valid. This engine's own is checked before it connects.
     #[error("the certificate of {of} {why}{}", place(.file.as_deref()))]
     Certificate {
-        /// Whose.
+        /// Owner of the certificate.
         of: Whose,
-        /// What is wrong with it.
+        /// Fault of the certificate.
         why: CertificateError,
         /// The `certificate_file` that it is from, if it is that of this engine.
         file: Option<PathBuf>,
@@ -43,19 +43,19 @@ pub enum ConnectReason {
     /// The connection took longer than `connect_timeout_ms`.
     #[error("timed out waiting for {waiting_for}{}", suspicion(.waiting_for))]
     TimedOut {
-        /// For what.
+        /// Step that did not complete.
         waiting_for: &'static str,
     },
-    /// The other side closed the connection without a word.
+    /// The other side closed the connection without a reason.
     #[error("closed by the other side without a word")]
     Closed,
     /// The engine there speaks another version of the protocol.
     #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
     Version {
-        /// Its version.
+        /// Version there.
         got: u16,
     },
-    /// What answers there is no engine, or not a sound one.
+    /// The program that answers is not an engine, or not a sound one.
     #[error(transparent)]
     Foreign(HelloError),
     /// Too many other connections are in the handshake: a 32nd of `flow_limit`.
@@ -63,25 +63,24 @@ pub enum ConnectReason {
         "the limit of {limit} handshakes at once (a 32nd of flow_limit, and 4 at least) is reached"
     )]
     Crowded {
-        /// The most handshakes at once.
+        /// Maximum number of handshakes at once.
         limit: u32,
     },
     /// The system could not connect.
     #[error("{text}{}", may_be(*.kind))]
     System {
-        /// What kind of error it is.
+        /// Kind of the error.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// Text of the system.
         text: String,
     },
-    /// Nobody was there to take the answer, as in a callback on the thread that would.
+    /// No thread could take the answer, as in a callback on the thread that would.
     #[error("no answer")]
     NoAnswer,
 }
 
 impl ConnectReason {
-    /// Why a connection was turned away, in words for the side that was connected to; the type itself has those of the
-    /// side that connects.
+    /// Returns why a connection was refused, as text for the responder; the type itself has the text for the initiator.
     pub fn of_arrival(&self) -> String {
         match self {
             Self::Impostor(error) => error.to_string(),
@@ -95,12 +94,12 @@ impl ConnectReason {
         }
     }
 
-    /// Whether a kernel refused the connection: nobody listens there.
+    /// Returns whether a kernel refused the connection: there is no listener.
     pub fn is_nobody(&self) -> bool {
         matches!(self, Self::System { kind: io::ErrorKind::ConnectionRefused, .. })
     }
 
-    /// Whether other rails may do better.
+    /// Returns whether other rails may do better.
     pub fn is_about_the_way(&self) -> bool {
         match self {
             Self::TimedOut { waiting_for } => *waiting_for == THE_CONNECTION,
@@ -109,8 +108,8 @@ impl ConnectReason {
         }
     }
 
-    /// Whether the peer is not where it should be: nobody listens there, or another engine does, which does not take what
-    /// the peer's own metadata proves.
+    /// Returns whether the peer is not at its address: there is no listener, or another engine listens there, which
+    /// does not accept the credential of the peer's own metadata.
     pub fn says_absent(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.code == RefusedCode::Unproven,
@@ -118,11 +117,11 @@ impl ConnectReason {
         }
     }
 
-    /// The reason of a peer's loss if all of its flows are refused like this, and the code of the refusal.
+    /// Returns the reason of a peer's loss if all of its flows are refused like this, and the code of the refusal.
     pub fn as_loss(&self) -> (RefusedCode, LostReason) {
         match self {
-            // So it says good-bye to connections that are under way, and it does so in words on those that it has: what is
-            // heard first makes no difference.
+            // Such a peer sends a goodbye on existing connections and a refusal on new ones: the order in which these
+            // arrive makes no difference.
             Self::Refused(refusal) if refusal.code == RefusedCode::Removed => {
                 (refusal.code, LostReason::Closed)
             }
@@ -132,51 +131,51 @@ impl ConnectReason {
         }
     }
 
-    /// Whether the other side closed or reset the connection without a word.
+    /// Returns whether the other side closed or reset the connection without a reason.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Closed | Self::System { kind: io::ErrorKind::ConnectionReset, .. })
     }
 }
 
-/// An address at which an engine was not met, and why.
+/// An address at which the engine could not be reached, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmet {
-    /// The address.
+    /// Address that was tried.
     pub address: SocketAddr,
-    /// Why not.
+    /// Reason of the failure.
     pub why: ConnectReason,
 }
 
-/// What [`ConnectReason::TimedOut`] names where nobody answered at all.
+/// Step that [`ConnectReason::TimedOut`] names where nothing answered at all.
 pub const THE_CONNECTION: &str = "the connection";
-/// What it names where the kernel there took the connection, and no program said anything.
+/// Step that it names where the kernel there accepted the connection, and no program sent anything.
 pub const FIRST_WORDS: &str = "the other side's first words";
 
-/// Whose certificate it is.
+/// Owner of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// That of the engine that says so.
+    /// The engine that reports the error.
     ThisEngine,
-    /// That of the other end.
+    /// The other end.
     OtherEngine,
 }
 
-/// What an engine says to one that it does not want.
+/// Refusal that an engine sends to one that it does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text}")]
 #[non_exhaustive]
 pub struct Refusal {
-    /// For programs.
+    /// Code, for programs.
     pub code: RefusedCode,
-    /// For people, in the words of the engine that refuses.
+    /// Text for people, from the engine that refuses.
     pub text: String,
-    /// What this engine has tried to prove, if it was refused as it connected.
+    /// Credential that this engine used, if it was refused as it connected.
     pub proof: Option<Proof>,
 }
 
 impl Unmet {
-    /// The failure to report of those of several addresses: an engine's word before a system's error, and that before
-    /// silence; the first of equals.
+    /// Returns the failure to report of those of several addresses: an engine's refusal before a system's error, and
+    /// that before silence; the first of equals.
     pub fn most_telling(failed: Vec<Self>) -> Self {
         let rank = |unmet: &Self| match unmet.why {
             ConnectReason::Refused(_)
@@ -196,7 +195,7 @@ impl Unmet {
 }
 
 impl Refusal {
-    /// A refusal in these words, of an engine that this one tried to prove that to.
+    /// Returns a refusal with this text, from an engine that this one used that credential for.
     pub fn new(code: RefusedCode, text: String, proof: Option<Proof>) -> Self {
         Self { code, text, proof }
     }
@@ -243,7 +242,7 @@ fn place(file: Option<&Path>) -> String {
     })
 }
 
-/// The likely causes of a connection that the system refuses.
+/// Returns the likely causes of a connection that the system refuses.
 fn may_be(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::ConnectionRefused => {
@@ -256,7 +255,7 @@ fn may_be(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// The likely causes of a connection that nobody answers.
+/// Returns the likely causes of a connection that is never answered.
 fn suspicion(waiting_for: &str) -> &'static str {
     match waiting_for {
         THE_CONNECTION => {

@@ -7,18 +7,16 @@ use super::{Sender, Source, TransferHandle};
 use crate::id::Time;
 use crate::wire::RefusalCode;
 
-/// The first rest, and the longest. Rests grow, so a peer that has no room for long is asked less
-/// and less often.
+/// First and longest rest. Rests grow, so a peer that has no room for long is tried less and less often.
 const FIRST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(64);
 
-/// Postponed chunks take turns with others. Chunks that the peer has room for must not wait behind
-/// them, since landing those makes room.
+/// Postponed chunks alternate with others. Chunks that the peer has room for must not wait behind them, since landing
+/// those frees room.
 ///
-/// A rest ends when its time is over, or earlier: as soon as so many other chunks are acknowledged as
-/// the rest has milliseconds, or all of them. So an honest peer, which has room again when something
-/// is over there, is asked without a timer. And a peer that takes some chunks and never others is sent
-/// few of the others in vain.
+/// A rest ends when its time is over, or earlier: as soon as as many other chunks are acknowledged as the rest has
+/// milliseconds, or all of them. So an honest peer, which has room again when something is over there, is tried without
+/// a timer. And a peer that takes some chunks and never others is sent few of the others in vain.
 #[derive(Debug, Default)]
 pub(super) struct Postponed {
     chunks: VecDeque<(TransferHandle, u32)>,
@@ -27,33 +25,33 @@ pub(super) struct Postponed {
     acks_left: u32,
     /// How long they rest when the next one is refused; it doubles until one of them gets through.
     pause: Duration,
-    /// Those that were given out again and are neither acknowledged nor refused yet.
+    /// Chunks that were handed out again and are neither acknowledged nor refused yet.
     tried: Vec<(TransferHandle, u32)>,
-    /// Why the last one was refused.
+    /// Reason of the last refusal.
     why: Option<RefusalCode>,
 }
 
 impl<S: Source> Sender<S> {
-    /// Why the peer had no room for chunks that have not landed since.
+    /// Returns why the peer had no room for chunks that have not landed since.
     pub fn held_back(&self) -> Option<RefusalCode> {
         self.postponed.why()
     }
 
-    /// Something that the peer did for this end is over, so it may have room. Says whether chunks rested
-    /// for want of that: they may go out now.
+    /// Records that something that the peer did for this end is over, so it may have room. Returns whether chunks
+    /// rested for want of that: they may be sent now.
     pub fn peer_may_have_room(&mut self) -> bool {
         self.postponed.may_go_on()
     }
 
-    /// The peer has no room because of what it does for this end, and goes on with that.
+    /// Records that the peer has no room because of its work for this end, which makes progress.
     pub fn handle_peer_at_work(&mut self, now: Time) {
         self.made_progress(now);
     }
 }
 
 impl Postponed {
-    /// The peer has no room for a chunk now. The first time the sender tries again at once: mostly
-    /// the peer is just reading another copy of it.
+    /// Postpones a chunk that the peer has no room for now. The first time the sender tries again at once: usually the
+    /// peer is just reading another copy of it.
     pub(super) fn push(&mut self, now: Time, chunk: (TransferHandle, u32), why: RefusalCode) {
         self.take_tried(chunk);
         self.why = Some(why);
@@ -67,7 +65,7 @@ impl Postponed {
         }
     }
 
-    /// The oldest, unless they rest.
+    /// Takes the oldest, unless they rest.
     pub(super) fn pop(&mut self) -> Option<(TransferHandle, u32)> {
         if self.until.is_some() {
             return None;
@@ -77,22 +75,22 @@ impl Postponed {
         Some(chunk)
     }
 
-    /// What [`Self::pop`] would give.
+    /// Returns the chunk that [`Self::pop`] would return.
     pub(super) fn front(&self) -> Option<(TransferHandle, u32)> {
         self.chunks.front().copied().filter(|_| self.until.is_none())
     }
 
-    /// Whether there is one that may go out.
+    /// Returns whether there is one that may be sent.
     pub(super) fn is_ready(&self) -> bool {
         self.until.is_none() && !self.chunks.is_empty()
     }
 
-    /// Until when they rest.
+    /// Returns until when they rest.
     pub(super) fn until(&self) -> Option<Time> {
         self.until.filter(|_| !self.chunks.is_empty())
     }
 
-    /// Why they wait.
+    /// Returns why they wait.
     pub(super) fn why(&self) -> Option<RefusalCode> {
         self.why.filter(|_| !self.chunks.is_empty() || !self.tried.is_empty())
     }
@@ -101,14 +99,14 @@ impl Postponed {
         self.until = self.until.filter(|until| *until > now);
     }
 
-    /// Ends the rest of those that rest; says whether there were any.
+    /// Ends the rest, if there is one; returns whether any chunks rested.
     pub(super) fn may_go_on(&mut self) -> bool {
         let rested = self.until().is_some();
         self.until = None;
         rested
     }
 
-    /// A chunk was acknowledged. `is_last`: none is left that could be, but those that rest.
+    /// Records that a chunk was acknowledged. `is_last`: no other one can be, except those that rest.
     pub(super) fn acknowledged(&mut self, chunk: (TransferHandle, u32), is_last: bool) {
         if self.take_tried(chunk) {
             // The peer has room again.
@@ -160,7 +158,7 @@ mod tests {
         // The last one ends the rest, whatever time it is.
         postponed.acknowledged(chunk(10_000), true);
         assert_eq!(postponed.pop(), Some(chunk(1)));
-        // It gets through, so that the next one is tried at once, too.
+        // It gets through, so the next one is tried at once, too.
         postponed.acknowledged(chunk(1), false);
         assert_eq!(postponed.why(), None);
         postponed.push(Time(0), chunk(2), RefusalCode::Busy);

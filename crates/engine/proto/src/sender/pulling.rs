@@ -1,5 +1,5 @@
-//! Which chunk goes out next, and until its bytes are with the kernel: `pull`, `hand_back`,
-//! `handle_written`. `turns` says whether a rail should take one, `answers` what became of it.
+//! Selection of the next chunk, and its state until its bytes are with the kernel: `pull`, `hand_back`,
+//! `handle_written`. `turns` decides whether a rail should take one, `answers` handles the results.
 
 use super::{Chunk, OutgoingTransfer, Sender, Source, TransferHandle};
 use crate::id::{FlowIndex, Time, TransferId};
@@ -9,8 +9,8 @@ use crate::wire::{ChunkHeader, Flags};
 const BULK_TURN: u32 = 8;
 
 impl<S: Source> Sender<S> {
-    /// The next chunk for `flow`: if the flow is up, its channel has room, a chunk waits, and no
-    /// other rail would land it clearly earlier. Call [`Self::wakes`] afterwards.
+    /// Returns the next chunk for `flow`: if the flow is up, its channel has room, a chunk waits, and no other rail
+    /// would land it clearly earlier. Call [`Self::wakes`] afterwards.
     pub fn pull(&mut self, now: Time, flow: FlowIndex) -> Option<Chunk<S>> {
         let channel = self.channel_of(flow);
         let rail = self.rail_of(flow);
@@ -45,14 +45,14 @@ impl<S: Source> Sender<S> {
         state.in_flight.push_back((handle, chunk, load));
         state.pulled += 1;
         self.channels[channel].in_flight += 1;
-        // Towards the end of a transfer, one chunk a flow, waiting for more would only cost time.
+        // Towards the end of a transfer, with one chunk per flow, waiting for more would only cost time.
         let last = count - chunk <= flows;
         let flags = if last { result.header.flags.with(Flags::ACK_NOW) } else { header.flags };
         Some(Chunk { header: ChunkHeader { flags, ..result.header }, ..result })
     }
 
-    /// Gives back the chunk that `flow` pulled last, which can't go out there now; any flow may
-    /// pull it. No byte of it may have been sent. Don't call `handle_written` for it. Of a flow that is down nothing counts.
+    /// Returns the chunk that `flow` pulled last, which can't be sent there now; any flow may pull it. No byte of it
+    /// may have been sent. Don't call `handle_written` for it. No effect for a flow that is down.
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         if !state.up {
@@ -68,9 +68,9 @@ impl<S: Source> Sender<S> {
         self.writing_ended(handle);
     }
 
-    /// The oldest frame of `flow` that was not written yet is now wholly with the kernel: nothing
-    /// reads its memory any more. The driver must call this for each frame that it pulled, even if
-    /// the acknowledgement was faster; a transfer does not end before. Of a flow that is down nothing counts.
+    /// Records that the oldest unwritten frame of `flow` is now wholly with the kernel: its memory is not read any
+    /// longer. The driver must call this for each frame that it pulled, even if the acknowledgement was faster; a
+    /// transfer does not end before. No effect for a flow that is down.
     pub fn handle_written(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
         if !state.up {

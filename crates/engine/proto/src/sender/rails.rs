@@ -1,78 +1,77 @@
-//! What a sender knows of its rails: how fast each one is and what is in flight on it. This tells
-//! whether to leave a chunk to another rail.
+//! Estimates of a sender's rails: the speed of each, and its data in flight. They decide whether to leave a chunk to
+//! another rail.
 //!
-//! In the end a transfer waits for the chunk on its slowest rail. So a rail takes a chunk only if
-//! it will land it before the other rails have landed everything that is left, or if no other rail
-//! would land it earlier. All channels of a rail share its rate and are counted together.
+//! In the end a transfer waits for the chunk on its slowest rail. So a rail takes a chunk only if it will land it
+//! before the other rails have landed everything that is left, or if no other rail would land it earlier. All channels
+//! of a rail share its rate and are counted together.
 //!
-//! Rates are measured from one acknowledgement to another while something is in flight throughout,
-//! so that a rail which has little to do isn't taken for a slow one. An idle rail of unknown rate counts
-//! as fast as the fastest known one: otherwise a single rail would carry everything for as long as its
-//! window holds it.
+//! Rates are measured from one acknowledgement to another while something is in flight throughout, so that a rail with
+//! little load isn't taken for a slow one. An idle rail of unknown rate counts as fast as the fastest known one:
+//! otherwise a single rail would carry everything that fits in its window.
 //!
-//! Chunks of a device's memory are copied at both ends, which takes longer than the wire. So a rail
-//! with few of them in flight seems slow, would get fewer, and would seem slower. For these chunks
-//! rails count as equal unless their rates differ widely.
+//! Chunks of a device's memory are copied at both ends, which takes longer than the wire. So a rail with few of them in
+//! flight seems slow, would get fewer, and would seem slower. For these chunks rails count as equal unless their rates
+//! differ widely.
 //!
-//! Some rails may be nearer to the memory than others. A chunk is left to one of them that has nothing to do.
+//! Some rails may be nearer to the memory than others. A chunk is left to one of them that is idle.
 
 use std::time::Duration;
 
 use crate::id::Time;
 
-/// Ignore differences below this: waking another rail takes as long.
+/// Difference below which rails count as equal: waking another rail takes as long.
 const SLACK_NS: f64 = 20_000.0;
-/// The same, relative to the time of the chunk itself, since measured rates have an error.
+/// Difference relative to the time of the chunk itself, since measured rates have an error.
 const SLACK: f64 = 0.25;
-/// A measurement spans at least this time, this many chunks, and all chunks in flight when it
-/// began: the flows of a rail take turns on the wire, so their acknowledgements come in bunches.
+/// Minimum of a measurement. It also spans all chunks in flight when it began: the flows of a rail alternate on the
+/// wire, so their acknowledgements arrive in bunches.
 const MEASURE_NS: f64 = 200_000.0;
 const MEASURE_CHUNKS: u32 = 4;
-/// Smaller chunks measure the cost of handling them, not the rail.
+/// Minimum mean chunk size of a measurement: smaller chunks measure the cost of handling them, not the rail.
 const MEASURE_MEAN_BYTES: f64 = 16_384.0;
 /// Time over which measurements are averaged.
 const AVERAGE_NS: f64 = 2_000_000.0;
-/// A rail may have this much time's worth of payload in flight, besides the delay of its
-/// acknowledgements.
+/// Maximum payload in flight on a rail, as time, besides the delay of its acknowledgements.
 const QUEUE_NS: f64 = 4_000_000.0;
 /// Chunks that may be in flight on a rail however slow it is: one on the wire, and the next.
 const CHUNKS_MIN: u32 = 2;
-/// With this much in flight a rail leaves chunks to an idle rail of which nothing is known: that one
-/// has to be tried some time, and this one may be stuck.
+/// Bytes in flight on a rail from which on it leaves chunks to an idle rail of unknown rate: that one has to be tried
+/// some time, and this one may be stuck.
 const TRY_BYTES: u64 = 1 << 20;
-/// A rail that stays silent for this much longer than its payload in flight should take counts as
-/// slow as its silence.
+/// Lateness from which on a silent rail, compared with the expected time of its payload in flight, counts as slow as
+/// its silence.
 const LATE_NS: f64 = 5_000_000.0;
-/// For chunks that devices copy, rails count as equally fast up to this ratio.
+/// Ratio up to which rails count as equally fast, for chunks that devices copy.
 const EVEN: f64 = 8.0;
-/// After this time without use a rail counts as twice as fast as measured, after twice the time as four times as fast.
+/// Time without use after which a rail counts as twice as fast as measured; after twice the time as four times as fast.
 /// Otherwise the sender would never try a rail again that was slow for a moment.
 const HOPE_NS: f64 = 100_000_000.0;
-/// Whoever waits for a chunk that is to try a rail waits for as long as the rail takes. So where a try takes longer than
-/// [`HOPE_NS`], its time stands in for that, and doubles with each try that finds the rail no faster: up to this.
+/// Maximum of the time that replaces [`HOPE_NS`]. A transfer whose chunk tries a rail waits for as long as the rail
+/// takes. So where a try takes longer than [`HOPE_NS`], its time replaces that, and doubles with each try that finds
+/// the rail no faster: up to this.
 const HOPE_MAX_NS: f64 = 10_000_000_000.0;
 
 /// A chunk in flight, as its rail sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
-    /// Its payload.
+    /// Payload in bytes.
     pub(super) bytes: u32,
-    /// Payload in flight on the rail when it was pulled, with its own.
+    /// Payload in flight on the rail when it was pulled, including its own.
     ahead: u64,
     pulled: Time,
 }
 
-/// The chunk that a rail might take.
+/// Chunk that a rail might take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Next {
     pub(super) bytes: u64,
     /// Devices copy it, here or at the peer.
     pub(super) is_copied: bool,
-    /// The rails near its memory, a bit each; 0 if none is nearer than the others.
+    /// Rails near its memory, a bit each; 0 if none is nearer than the others.
     pub(super) near: u64,
 }
 
-/// The rails to a peer.
+/// Rails to a peer.
 #[derive(Debug)]
 pub(super) struct Rails {
     all: Vec<Rail>,
@@ -80,7 +79,7 @@ pub(super) struct Rails {
 
 #[derive(Debug, Default)]
 struct Rail {
-    /// Whether a flow is up that takes chunks.
+    /// A flow is up that takes chunks.
     usable: bool,
     in_flight: u64,
     chunks: u32,
@@ -88,16 +87,16 @@ struct Rail {
     rate: Option<f64>,
     /// The rate was measured, not guessed from a first chunk.
     is_measured: bool,
-    /// Time that acknowledgements take beyond what the bytes before them do.
+    /// Time that acknowledgements take beyond that of the bytes before them.
     delay_ns: f64,
     /// The last acknowledgement, or the pull that ended its idleness.
     heard: Time,
-    /// Instead of [`HOPE_NS`], where a try takes longer than that.
+    /// Replacement of [`HOPE_NS`], where a try takes longer than that.
     hope_ns: f64,
     measuring: Measuring,
 }
 
-/// A measurement under way.
+/// A measurement in progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measuring {
     since: Time,
@@ -105,7 +104,7 @@ struct Measuring {
     chunks: u32,
     /// Chunks in flight at its beginning.
     begun: u32,
-    /// It began with a pull, not with an acknowledgement, so its time includes a round trip.
+    /// The measurement began with a pull, not with an acknowledgement, so its time includes a round trip.
     cold: bool,
 }
 
@@ -114,7 +113,7 @@ impl Rails {
         Self { all: (0..count.max(1)).map(|_| Rail::default()).collect() }
     }
 
-    /// How many there are.
+    /// Returns the number of rails.
     pub(super) fn count(&self) -> usize {
         self.all.len()
     }
@@ -123,12 +122,12 @@ impl Rails {
         self.all[rail].usable = usable;
     }
 
-    /// Whether nothing is in flight there.
+    /// Returns whether nothing is in flight there.
     pub(super) fn is_idle(&self, rail: usize) -> bool {
         self.all[rail].chunks == 0
     }
 
-    /// A chunk goes there.
+    /// Records that a chunk is sent there.
     pub(super) fn take(&mut self, now: Time, rail: usize, bytes: u32) -> Load {
         let rail = &mut self.all[rail];
         if rail.chunks == 0 {
@@ -140,12 +139,12 @@ impl Rails {
         Load { bytes, ahead: rail.in_flight, pulled: now }
     }
 
-    /// A chunk will not arrive there.
+    /// Records that a chunk will not arrive there.
     pub(super) fn give_back(&mut self, rail: usize, load: Load) {
         self.all[rail].remove(load);
     }
 
-    /// A chunk was acknowledged. Call [`Self::heard`] after the last one of an acknowledgement.
+    /// Records that a chunk was acknowledged. Call [`Self::heard`] after the last one of an acknowledgement.
     pub(super) fn landed(&mut self, now: Time, rail: usize, load: Load) {
         let rail = &mut self.all[rail];
         rail.remove(load);
@@ -154,14 +153,14 @@ impl Rails {
         rail.note_delay(nanos(now, load.pulled), load);
     }
 
-    /// The rail acknowledged something.
+    /// Records that the rail acknowledged something.
     pub(super) fn heard(&mut self, now: Time, rail: usize) {
         let rail = &mut self.all[rail];
         rail.measure(now);
         rail.heard = now;
     }
 
-    /// Whether a rail is not among those near some memory, of which one is usable.
+    /// Returns whether a rail is not among those near some memory, one of which is usable.
     pub(super) fn is_far(&self, rail: usize, near: u64) -> bool {
         near != 0 && !is_among(near, rail) && self.near(near).any(|at| self.all[at].usable)
     }
@@ -170,9 +169,9 @@ impl Rails {
         (0..self.all.len()).filter(move |rail| is_among(near, *rail))
     }
 
-    /// Whether a rail should take a chunk, given all bytes that wait.
+    /// Returns whether a rail should take a chunk, given all bytes that wait.
     pub(super) fn may_take(&self, now: Time, rail: usize, next: Next, waiting: u64) -> bool {
-        // A guess from a first chunk is not worth more than being near.
+        // A guess from a first chunk counts less than being near.
         let begins = |at: usize| {
             let near = &self.all[at];
             let is_idle = near.usable && near.chunks == 0;
@@ -186,7 +185,7 @@ impl Rails {
         self.is_worth_while(now, rail, next, waiting)
     }
 
-    /// The same, wherever its memory is.
+    /// Returns the same, regardless of where its memory is.
     fn is_worth_while(&self, now: Time, rail: usize, next: Next, waiting: u64) -> bool {
         let Next { bytes, is_copied, .. } = next;
         let me = &self.all[rail];
@@ -200,7 +199,7 @@ impl Rails {
             return false;
         }
         let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
-        // Only if the chunk tells the rate: small ones would go there again and again, however slow it is.
+        // Only if the chunk reveals the rate: small ones would be sent there again and again, however slow it is.
         let is_worth_a_try = bytes as f64 >= MEASURE_MEAN_BYTES && me.rate.is_some();
         let rate_of = |rail: &Rail| {
             if is_worth_a_try && is_untried(rail) {
@@ -240,11 +239,10 @@ impl Rail {
         self.in_flight -= u64::from(load.bytes);
     }
 
-    /// A chunk took this long. With much in flight before it, that says nothing about the delay.
+    /// Records that a chunk took this long. With much in flight before it, that shows nothing about the delay.
     ///
-    /// Don't subtract the time of the bytes before it: the measured rate may only reflect the limit
-    /// on bytes in flight. The delay would then seem to be zero, and the limit would shrink
-    /// further.
+    /// Don't subtract the time of the bytes before it: the measured rate may only reflect the limit on bytes in flight.
+    /// The delay would then seem to be zero, and the limit would shrink further.
     fn note_delay(&mut self, took_ns: f64, load: Load) {
         let Some(rate) = self.rate else { return };
         let delay = (took_ns - f64::from(load.bytes) / rate).max(0.0);
@@ -282,8 +280,7 @@ impl Rail {
                 (self.rate, self.is_measured) = (Some(got), true);
             }
             Some(rate) if (cold || is_small) && got < rate => {
-                // The time includes a round trip. Lower the rate only if the round trip can't
-                // explain it.
+                // The time includes a round trip. Lower the rate only if the round trip can't explain it.
                 let expected = bytes as f64 / rate + self.delay_ns;
                 if cold && !is_small && nanos > 2.0 * expected + MEASURE_NS {
                     self.average(rate, bytes as f64 / (nanos - self.delay_ns), nanos);
@@ -297,14 +294,13 @@ impl Rail {
         self.rate = Some(rate + (got - rate) * nanos / (nanos + AVERAGE_NS));
     }
 
-    /// Estimated bytes still on the way: parts of chunks may have arrived without an
-    /// acknowledgement yet.
+    /// Returns the estimated bytes still in flight: parts of chunks may have arrived without an acknowledgement yet.
     fn queued(&self, now: Time, rate: f64) -> f64 {
         let in_flight = self.in_flight as f64;
         in_flight - (rate * nanos(now, self.heard)).min(in_flight / 2.0)
     }
 
-    /// The rate as far as it can be known now.
+    /// Returns the rate as far as it can be known now.
     fn rate_now(&self, now: Time, fastest: f64) -> Option<f64> {
         let rate = self.rate?;
         let silence = nanos(now, self.heard);

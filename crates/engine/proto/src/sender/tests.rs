@@ -27,7 +27,7 @@ fn sender(channels: u32, window_chunks: u32) -> Sender<Arc<Plan>> {
     sender
 }
 
-/// A transfer of `chunks` chunks of 100 KiB.
+/// Returns a transfer of `chunks` chunks of 100 KiB.
 fn transfer(token: u64, chunks: u64) -> NewTransfer<Arc<Plan>> {
     let remote = RegionKey { slot: 0, generation: 1, nonce: 0 };
     let len = chunks * 100 * 1024;
@@ -248,7 +248,7 @@ fn a_stall_is_silence_with_something_in_flight() {
     assert!(s.is_stalled(Time(1100), A, stall));
     s.handle_progress(Time(1100), A);
     assert!(!s.is_stalled(Time(1150), A, stall));
-    // The peer lives, and says nothing new: it has a reason to take long.
+    // The peer lives, and repeats its acknowledgement: it has a reason to take long.
     s.handle_ack(Time(1190), A, AckFrame::Ack { sequence: 0 }).unwrap();
     assert!(!s.is_stalled(Time(1289), A, stall));
     assert!(s.is_stalled(Time(1290), A, stall));
@@ -268,7 +268,7 @@ fn a_time_in_which_nobody_looked_is_no_silence() {
     assert_eq!(s.flow_progress(A), Time(6000), "it began before the silence");
 }
 
-/// Two rails with a channel each, of which A takes 100 us for a chunk, and B a millisecond.
+/// Returns a sender with two rails of one channel each: A takes 100 us for a chunk, and B a millisecond.
 fn uneven() -> Sender<Arc<Plan>> {
     const US: u64 = 1000;
     let config = SenderConfig { window_chunks: 16, channels: 2, sockets: 1, rails: 2 };
@@ -392,7 +392,7 @@ fn a_rail_that_is_known_leaves_a_chunk_to_an_untried_one_if_it_has_enough_itself
     assert!(may(&rails, 0, CHUNK), "the other one is busy, and nobody knows for how long");
 }
 
-/// Two rails that are known to land a chunk of 100 KiB in 100 us, and in so many times that.
+/// Returns a sender with two rails that are known to land a chunk of 100 KiB in 100 us, and in a multiple of that.
 fn rails_of(times: u64) -> (rails::Rails, Time) {
     let mut known = rails::Rails::new(2);
     let mut now = 0;

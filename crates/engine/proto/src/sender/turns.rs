@@ -1,5 +1,5 @@
-//! Whose turn it is. `rails` judges whether a rail should take the waiting chunks; here flows are
-//! told so, and the driver learns which flows must ask again.
+//! Turns of flows. `rails` judges whether a rail should take the waiting chunks; this file applies that to flows, and
+//! tells the driver which flows must pull again.
 
 use std::collections::VecDeque;
 
@@ -8,23 +8,22 @@ use super::{Flow, Sender, Source, TransferHandle};
 use crate::id::{FlowIndex, Time};
 
 impl Flow {
-    /// Whether it takes chunks while its channel has room.
+    /// Returns whether it takes chunks while its channel has room.
     fn is_able(&self) -> bool {
         self.up && !self.rests
     }
 }
 
 impl<S: Source> Sender<S> {
-    /// The driver will not pull for the flow until it says otherwise: no rail waits for it.
+    /// Rests the flow: the driver will not pull for it until further notice, and no rail waits for it.
     pub fn rest(&mut self, flow: FlowIndex) {
         self.flows[flow.0 as usize].rests = true;
         self.note_usable(self.rail_of(flow));
     }
 
-    /// Flows that the driver must make pull, since no event on them will: they were denied a chunk
-    /// that they may take now, or another rail left a chunk to them. Call this after each pull and
-    /// acknowledgement, and from time to time while chunks are in flight, since a rail may become
-    /// slow silently. Take all that the iterator gives.
+    /// Returns flows that the driver must make pull, since no event on them will: they were denied a chunk that they
+    /// may take now, or another rail left a chunk to them. Call this after each pull and acknowledgement, and from time
+    /// to time while chunks are in flight, since a rail may become slow silently. Exhaust the iterator.
     pub fn wakes(&mut self, now: Time) -> impl Iterator<Item = FlowIndex> {
         if self.denying && !self.has_work() {
             self.denying = false;
@@ -34,7 +33,7 @@ impl<S: Source> Sender<S> {
         (0..rails).filter_map(move |rail| self.wake_of(now, rail))
     }
 
-    /// Whether the flow had to leave waiting chunks to others.
+    /// Returns whether the flow had to leave waiting chunks to others.
     pub fn is_denied(&self, flow: FlowIndex) -> bool {
         self.flows[flow.0 as usize].denied
     }
@@ -48,13 +47,13 @@ impl<S: Source> Sender<S> {
         flows.filter(move |flow| self.rail_of(*flow) == rail)
     }
 
-    /// A flow of the rail came up, went down, or began or ceased to rest.
+    /// Records that a flow of the rail came up, went down, or began or ceased to rest.
     pub(super) fn note_usable(&mut self, rail: usize) {
         let usable = self.flows_of(rail).any(|flow| self.flows[flow.0 as usize].is_able());
         self.rails.set_usable(rail, usable);
     }
 
-    /// Whether a flow that asks gets the next chunk. True if no chunk waits.
+    /// Returns whether a flow that pulls gets the next chunk. True if no chunk waits.
     pub(super) fn is_its_turn(&mut self, now: Time, flow: FlowIndex) -> bool {
         let rail = self.rail_of(flow);
         let state = &mut self.flows[flow.0 as usize];
@@ -67,7 +66,7 @@ impl<S: Source> Sender<S> {
         !denied
     }
 
-    /// Whether a rail should take the next chunk.
+    /// Returns whether a rail should take the next chunk.
     fn may_take(&self, now: Time, rail: usize) -> bool {
         let next_of = |queue: &VecDeque<TransferHandle>| {
             let handle = queue.get(self.place_for(rail, queue))?;
@@ -91,7 +90,7 @@ impl<S: Source> Sender<S> {
         self.rails.may_take(now, rail, next, self.waiting)
     }
 
-    /// The flow of a rail that the driver must make pull.
+    /// Returns the flow of a rail that the driver must make pull.
     fn wake_of(&mut self, now: Time, rail: usize) -> Option<FlowIndex> {
         let is_idle = self.rails.is_idle(rail);
         let found = self.flows_of(rail).find(|flow| {

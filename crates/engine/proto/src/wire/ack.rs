@@ -1,16 +1,16 @@
-//! The frame towards the sender: an acknowledgement, a refusal or a good-bye. `refusal` has the codes.
+//! Frame towards the sender: an acknowledgement, a refusal or a goodbye. `refusal` has the codes.
 
 use super::{
     ACK_BYTES, KIND_ACK, KIND_BYE, KIND_REFUSAL, KIND_WORDS, RefusalCode, WireError, field, u64_at,
     zero,
 };
 
-/// Most bytes of [`Words`] in a frame.
+/// Maximum bytes of [`Words`] in a frame.
 const WORDS_BYTES: usize = ACK_BYTES - 2;
-/// Most bytes of a reason for which an engine gives a peer up.
+/// Maximum bytes of the reason for which an engine gives a peer up.
 pub const MAX_WORDS_BYTES: usize = 40 * WORDS_BYTES;
 
-/// What a receiver says about the chunk frames of a flow.
+/// Answer of a receiver to the chunk frames of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckFrame {
     /// Every frame up to `sequence` is in place.
@@ -18,15 +18,15 @@ pub enum AckFrame {
         /// Frames counted from 1.
         sequence: u64,
     },
-    /// The frame `sequence` was not taken; all before it are in place.
+    /// The frame `sequence` was refused; all before it are in place.
     Refusal {
         /// Frames counted from 1.
         sequence: u64,
-        /// Why.
+        /// Reason of the refusal.
         code: RefusalCode,
     },
-    /// The receiver leaves: [`crate::message::Message::Bye`] of one that sends on no flow of its own. Only for a
-    /// sender with [`crate::hello::Capabilities::BYE_TO_SENDER`].
+    /// The receiver leaves: [`crate::message::Message::Bye`] of one that sends on no flow of its own. Only for a sender
+    /// with [`crate::hello::Capabilities::BYE_TO_SENDER`].
     Bye,
     /// A part of the reason for which the receiver gives the sender up; [`Self::Bye`] ends it. Only for a sender
     /// with [`crate::hello::Capabilities::REASONS`].
@@ -36,14 +36,14 @@ pub enum AckFrame {
 /// A few bytes of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words {
-    /// Never more than there are bytes, and at least 1.
+    /// At most the number of bytes, and at least 1.
     len: u8,
     /// Zeros behind the text.
     bytes: [u8; WORDS_BYTES],
 }
 
 impl Words {
-    /// A text in frames, the first [`MAX_WORDS_BYTES`] of it.
+    /// Returns a text in frames, the first [`MAX_WORDS_BYTES`] of it.
     pub fn of(text: &str) -> impl Iterator<Item = AckFrame> {
         let end = text.floor_char_boundary(MAX_WORDS_BYTES);
         text.as_bytes()[..end].chunks(WORDS_BYTES).map(|part| {
@@ -54,7 +54,7 @@ impl Words {
         })
     }
 
-    /// The bytes, which may end in the middle of a character.
+    /// Returns the bytes, which may end in the middle of a character.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -72,12 +72,12 @@ impl Words {
 }
 
 impl AckFrame {
-    /// Whether a frame that begins with this byte is one towards the sender.
+    /// Returns whether a frame that begins with this byte is one towards the sender.
     pub fn is_kind(kind: u8) -> bool {
         matches!(kind, KIND_ACK | KIND_REFUSAL | KIND_BYE | KIND_WORDS)
     }
 
-    /// The frame as bytes.
+    /// Returns the frame as bytes.
     pub fn encode(self) -> [u8; ACK_BYTES] {
         let (kind, code, sequence) = match self {
             Self::Ack { sequence } => (KIND_ACK, 0, sequence),

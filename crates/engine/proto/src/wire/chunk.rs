@@ -8,7 +8,7 @@ use super::{
 use crate::id::{RegionKey, TransferId};
 use crate::plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece};
 
-/// What a transfer is for.
+/// Operation of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WireOp {
@@ -35,7 +35,7 @@ impl WireOp {
 pub struct Flags(u16);
 
 impl Flags {
-    /// No bit set.
+    /// No bits set.
     pub const NONE: Self = Self(0);
     /// The transfer's message is a notification for the user.
     pub const NOTIFY: Self = Self(1);
@@ -43,28 +43,28 @@ impl Flags {
     pub const ACK_NOW: Self = Self(2);
     /// `checksum` is the CRC-32C of table, message and payload.
     pub const CHECKSUM: Self = Self(4);
-    /// The payload lies in the sender's ring.
+    /// The payload is in the sender's ring.
     pub const IN_RING: Self = Self(8);
     /// A plugin carries the payload: a message for each piece, in the order of the frames.
     pub const CARRIED: Self = Self(16);
     const KNOWN: u16 = 31;
 
-    /// Whether every bit of `other` is set.
+    /// Returns whether every bit of `other` is set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets of bits.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// The fixed part of a chunk frame.
+/// Fixed part of a chunk frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// What the transfer is for.
+    /// Operation.
     pub op: WireOp,
     /// See [`Flags`].
     pub flags: Flags,
@@ -74,31 +74,31 @@ pub struct ChunkHeader {
     pub payload_len: u32,
     /// Entries in the table of pieces.
     pub pieces: u16,
-    /// The transfer, numbered by its sender.
+    /// Transfer, numbered by its sender.
     pub transfer: TransferId,
-    /// Which chunk of the transfer.
+    /// Index of the chunk in the transfer.
     pub chunk: u32,
-    /// How many chunks the transfer has.
+    /// Number of chunks of the transfer.
     pub chunk_count: u32,
-    /// Every transfer below it is over for the sender. At most one more than the highest transfer of
+    /// Low-water mark: every transfer below it is over for the sender. At most one more than the highest transfer of
     /// which the receiver has acknowledged something.
     pub floor: TransferId,
-    /// The read or receive that this data belongs to; 0 for other operations.
+    /// Read or receive that this data belongs to; 0 for other operations.
     pub context: u64,
     /// CRC-32C, if flagged.
     pub checksum: u32,
-    /// Where in the sender's ring the payload lies, if flagged, in units of [`PLACE_BYTES`].
+    /// Offset of the payload in the sender's ring, if flagged, in units of [`PLACE_BYTES`].
     pub place: u32,
 }
 
-/// A place at the receiver, as the table of a chunk frame names it.
+/// A place at the receiver, from the table of a chunk frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The region.
+    /// Key of the region.
     pub key: RegionKey,
-    /// Where in the region, in bytes.
+    /// Offset in the region, in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
@@ -109,20 +109,20 @@ impl From<Piece> for Place {
 }
 
 impl ChunkHeader {
-    /// Bytes of payload that follow.
+    /// Returns the bytes of payload that follow.
     pub fn payload_on_wire(&self) -> u32 {
         let is_elsewhere = self.flags.0 & (Flags::IN_RING.0 | Flags::CARRIED.0) != 0;
         if is_elsewhere { 0 } else { self.payload_len }
     }
 
-    /// Where in the sender's ring the payload lies, if it does.
+    /// Returns the offset of the payload in the sender's ring, if it is there.
     pub fn place_in_ring(&self) -> Option<u64> {
         let is_there = self.flags.contains(Flags::IN_RING);
         is_there.then(|| u64::from(self.place) * PLACE_BYTES)
     }
 
-    /// Puts the payload at this place of the ring, a multiple of [`PLACE_BYTES`]. False if the
-    /// field can't hold the place.
+    /// Puts the payload at this place of the ring, a multiple of [`PLACE_BYTES`]. Returns false if the field can't hold
+    /// the place.
     #[must_use]
     pub fn set_place_in_ring(&mut self, at: u64) -> bool {
         let place = u32::try_from(at / PLACE_BYTES);
@@ -134,7 +134,7 @@ impl ChunkHeader {
         is_possible
     }
 
-    /// Bytes between the header and the payload.
+    /// Returns the number of bytes between the header and the payload.
     pub fn body_bytes(&self) -> usize {
         usize::from(self.pieces) * PIECE_BYTES + self.meta_len as usize
     }
@@ -220,7 +220,7 @@ impl ChunkHeader {
             return Err(field("flags", self.flags.0, "8 or 16, not both"));
         }
         if self.flags.contains(Flags::CARRIED) && self.payload_len == 0 {
-            // A plugin would be asked for no message at all.
+            // A plugin would get no message at all.
             return Err(field("payload_len", 0u32, "at least 1 with flag 16"));
         }
         if usize::from(self.pieces) > MAX_CHUNK_PIECES {

@@ -1,4 +1,4 @@
-//! What may be wrong with bytes that should be frames, or with what a frame says.
+//! Errors in bytes that should be frames, or in the contents of a frame.
 
 use polyrail_secure::OpenError;
 use thiserror::Error;
@@ -6,12 +6,12 @@ use thiserror::Error;
 /// Bytes that are not a frame of this protocol version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
-    /// The first byte of a frame is no known kind.
+    /// The first byte of a frame is not a known kind.
     #[error("frame kind {got} is unknown, expected {expected}")]
     UnknownFrame {
-        /// The byte read.
+        /// Byte read.
         got: u8,
-        /// What may stand there.
+        /// Allowed values.
         expected: &'static str,
     },
     /// A field has a value that this version does not allow.
@@ -19,9 +19,9 @@ pub enum WireError {
     Field {
         /// Name of the field as in the layout of the frame.
         field: &'static str,
-        /// The value read.
+        /// Value read.
         got: u64,
-        /// The allowed values.
+        /// Allowed values.
         allowed: &'static str,
     },
     /// The pieces do not add up to the payload.
@@ -32,27 +32,27 @@ pub enum WireError {
         /// `payload_len`.
         payload: u32,
     },
-    /// A record does not open.
+    /// A record can't be opened.
     #[error(transparent)]
     Record(#[from] OpenError),
     /// A record ends within a frame.
     #[error("a record ends within a frame")]
     CutFrame,
-    /// A record announces other bytes behind it than the payload of its frame.
+    /// A record announces a number of bytes after it that differs from the payload of its frame.
     #[error("{raw} bytes follow a record as they are, the payload of its frame has {payload}")]
     RawMismatch {
-        /// What the record says.
+        /// Number in the record.
         raw: u32,
-        /// What its frame says.
+        /// Number in its frame.
         payload: u32,
     },
-    /// Payload comes as it is where only sealed payload is allowed.
+    /// Unsealed payload where only sealed payload is allowed.
     #[error("payload is not sealed; this end is set to payload = aead")]
     RawPayload,
     /// An acknowledgement names frames that were never sent.
     #[error("acknowledgement of frame {got}, but only {sent} were sent")]
     AckBeyondSent {
-        /// The sequence read.
+        /// Sequence read.
         got: u64,
         /// Frames sent on the flow.
         sent: u64,

@@ -1,5 +1,4 @@
-//! What the codes of refusals mean, for the sender and in words. The codes are in `wire.rs`, where programs
-//! find them.
+//! Meanings of refusal codes, for the sender and as text. The codes are in `wire.rs`, where programs find them.
 
 use super::RefusalCode;
 
@@ -24,22 +23,22 @@ impl RefusalCode {
         Self::ReceiveQuota,
     ];
 
-    /// Whether the same chunk may be taken when it is sent again.
+    /// Returns whether the same chunk may be taken when it is sent again.
     pub fn is_retryable(self) -> bool {
         self.frees_itself() || matches!(self, Self::Checksum | Self::NoRing | Self::NoStaging)
     }
 
-    /// Whether the receiver takes the same chunk as soon as something else is over there.
+    /// Returns whether the receiver takes the same chunk as soon as something else is over there.
     pub fn frees_itself(self) -> bool {
         matches!(self, Self::Busy | Self::TransferQuota | Self::MessageQuota | Self::ReadQuota)
     }
 
-    /// The code with this number.
+    /// Returns the code with this number.
     pub fn from_wire(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|known| *known as u8 == code)
     }
 
-    /// What happened, as a fragment of a sentence.
+    /// Returns the cause, as a fragment of a sentence.
     pub fn reason(self) -> &'static str {
         match self {
             Self::UnknownRegion => "no region is registered in that slot",

@@ -1,27 +1,27 @@
-//! The frame that announces a ring: memory of the sender that the receiver may open, too.
+//! Frame that announces a ring: memory of the sender that the receiver may open, too.
 
 use super::{KIND_RING, RING_BYTES, WireError, field, u32_at, u64_at, zero};
 
-/// Where a process finds memory that another one of its machine shares with it.
+/// Location of memory that another process of the same machine shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPlace {
-    /// The owner's number of its process.
+    /// Number of the owner's process.
     pub process: u32,
-    /// The file descriptor there.
+    /// File descriptor in that process.
     pub descriptor: u32,
-    /// How many bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The token in front of the bytes: nothing else passes for this memory.
+    /// Token in front of the bytes, which no other memory has.
     pub token: u128,
 }
 
 impl SharedPlace {
-    /// Whether a frame that begins with this byte announces a ring.
+    /// Returns whether a frame that begins with this byte announces a ring.
     pub fn is_kind(kind: u8) -> bool {
         kind == KIND_RING
     }
 
-    /// The frame as bytes.
+    /// Returns the frame as bytes.
     pub fn encode(self) -> [u8; RING_BYTES] {
         let mut bytes = [0; RING_BYTES];
         bytes[0] = KIND_RING;

@@ -1,4 +1,4 @@
-//! An allocator that counts, for test programs that bound allocations.
+//! Counting allocator for test programs that bound allocations.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -29,7 +29,7 @@ pub(crate) struct Allocations {
     pub(crate) elsewhere: u64,
 }
 
-/// The allocations of the program while `run` runs.
+/// Returns the allocations of the program while `run` runs.
 pub(crate) fn during(run: impl FnOnce()) -> Allocations {
     let count = || (ALL.load(Ordering::SeqCst), HERE.get());
     let before = count();
@@ -39,12 +39,12 @@ pub(crate) fn during(run: impl FnOnce()) -> Allocations {
     Allocations { here, elsewhere: all - here }
 }
 
-/// Bytes that the calling thread has allocated and not freed.
+/// Returns the bytes that the calling thread has allocated and not freed.
 pub(crate) fn live_bytes() -> isize {
     LIVE.get()
 }
 
-/// Prints where each allocation comes from while `run` runs.
+/// Prints the source of each allocation while `run` runs.
 pub(crate) fn shown(run: impl FnOnce()) {
     IS_SHOWN.store(true, Ordering::SeqCst);
     run();
@@ -66,7 +66,7 @@ fn note(bytes: usize) {
     }
 }
 
-/// The calling thread has so many bytes more.
+/// Adds to the bytes of the calling thread.
 fn note_live(bytes: isize) {
     LIVE.set(LIVE.get() + bytes);
 }

@@ -1,4 +1,4 @@
-//! Receivers, heads of chunks for them, and what senders send.
+//! Receivers, chunk headers for them, and payload of senders.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use polyrail_proto::{FlowIndex, Plan, Receiver, ReceiverLimits, Source, Transfer
 pub(crate) const A: FlowIndex = FlowIndex(0);
 pub(crate) const B: FlowIndex = FlowIndex(1);
 
-/// A receiver of four flows that may remember little.
+/// Returns a receiver of four flows with small limits.
 pub(crate) fn receiver() -> Receiver {
     Receiver::new(ReceiverLimits {
         flows: 4,
@@ -20,7 +20,7 @@ pub(crate) fn receiver() -> Receiver {
     })
 }
 
-/// The head of a chunk of 10 bytes.
+/// Returns the header of a chunk of 10 bytes.
 pub(crate) fn chunk(transfer: u64, chunk: u32, chunk_count: u32) -> ChunkHeader {
     ChunkHeader {
         op: WireOp::Write,

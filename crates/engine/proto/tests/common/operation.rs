@@ -1,4 +1,4 @@
-//! Operations for the halves of a peer, of some bytes in chunks of 100.
+//! Operations for the sides of a peer, with some bytes in chunks of 100.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use polyrail_proto::{Plan, PlanError, RegionKey, Segment, Source, Time, Transfer
 
 pub(crate) const KEY: RegionKey = RegionKey { slot: 1, generation: 1, nonce: 7 };
 
-/// An operation. Those of one number are the same.
+/// An operation. Those of one number are equal.
 #[derive(Clone)]
 pub(crate) struct Op(pub(crate) Arc<State>);
 
@@ -22,7 +22,7 @@ pub(crate) struct State {
     is_withdrawn: AtomicBool,
 }
 
-/// The payload and the message of a transfer.
+/// Payload and message of a transfer.
 #[derive(Clone)]
 pub(crate) struct Request(pub(crate) Arc<(Plan, Vec<u8>)>);
 

@@ -1,4 +1,4 @@
-//! What `auto` takes on machines as users have them.
+//! Rails that `auto` takes on typical machines of users.
 
 use crate::rails::{
     AddressState, Below, Interface, Kind, LeftOut, Routes, Wanted, best, check_count, left_out,
@@ -9,7 +9,7 @@ fn wanted(spec: &str) -> Wanted<'_> {
     Wanted { spec, is_named: spec != "auto" && !spec.starts_with('^'), family: None }
 }
 
-/// An interface with a number and a prefix (`10.0.0.1/24`), or none.
+/// Returns an interface with a number and a prefix (`10.0.0.1/24`), or none.
 fn one(index: u32, name: &str, address: &str) -> Interface {
     let (address, prefix) = address.split_once('/').unwrap_or((address, ""));
     let address = if address.is_empty() { "0.0.0.0" } else { address };
@@ -21,17 +21,17 @@ fn kind(kind: Kind, interface: Interface) -> Interface {
     Interface { kind, ..interface }
 }
 
-/// A member of the interface with this number.
+/// Makes it a member of the interface with this number.
 fn member(of: u32, interface: Interface) -> Interface {
     Interface { master: Some(of), ..interface }
 }
 
-/// Made on the interface with this number; of a veth, its other end.
+/// Puts it on the interface with this number; for a veth, its other end.
 fn on(below: u32, interface: Interface) -> Interface {
     Interface { below: Below::Link(below), ..interface }
 }
 
-/// Made on an interface of another network namespace; of a veth, with its other end there.
+/// Puts it on an interface of another network namespace; for a veth, with its other end there.
 fn outside(interface: Interface) -> Interface {
     Interface { below: Below::Elsewhere, ..interface }
 }
@@ -65,7 +65,7 @@ fn seen(spec: &str, mut all: Vec<Interface>) -> Seen {
     }
 }
 
-/// The machine, the rails that `auto` takes, the line about the others, and whether there is a remark.
+/// Checks a machine: the rails that `auto` takes, the line about the others, and whether there is a remark.
 #[track_caller]
 fn takes(all: Vec<Interface>, rails: &[&str], left_out: &str, is_remarked: bool) {
     let seen = seen("auto", all);
@@ -80,7 +80,7 @@ fn a_pod_has_only_its_own_end_of_a_veth() {
         let eth0 = outside(kind(Kind::Veth, one(3, "eth0", &format!("10.244.0.11/{prefix}"))));
         takes(vec![by_default(eth0)], &["eth0 10.244.0.11"], "", false);
     }
-    // Nobody gave it a route, and it has the same number as its other end.
+    // No route was added for it, and it has the same number as its other end.
     let alone = outside(kind(Kind::Veth, one(2, "eth0", "10.244.0.11/24")));
     takes(vec![alone], &["eth0 10.244.0.11"], "", false);
 }
@@ -312,7 +312,7 @@ fn veths_of_a_container_that_are_no_rails_have_a_reason() {
         "eth1 (a veth without a route)",
         false,
     );
-    // Its macvlan has the address.
+    // The macvlan has the address.
     let macvlan = on(3, kind(Kind::Macvlan, one(4, "net1", "10.56.0.7/24")));
     takes(vec![veth(3, ""), macvlan], &["net1 10.56.0.7"], "", false);
     // Calico in a node that is a container: host ends of its pods' veths, with a route to each pod.
@@ -400,7 +400,7 @@ fn the_reason_is_what_the_settings_say_where_they_name_interfaces() {
 
 #[test]
 fn interfaces_in_a_circle_end() {
-    // No kernel tells that, but a change between two of its answers could.
+    // No kernel reports that, but a change between two of its answers could cause it.
     let ring = vec![
         on(3, kind(Kind::Vlan, one(2, "a", "10.0.0.1/24"))),
         on(2, kind(Kind::Vlan, one(3, "b", "10.0.1.1/24"))),

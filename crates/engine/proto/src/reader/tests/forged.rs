@@ -1,9 +1,9 @@
-//! Streams that somebody on the path has changed, and streams of a peer that is proven and lies.
+//! Streams changed by an attacker on the path, and streams of a dishonest authenticated peer.
 
 use super::*;
 
-/// Two records: an acknowledgement and a chunk with its payload sealed; then a chunk whose payload
-/// follows as it is. With the ends of both records.
+/// Returns two records: an acknowledgement and a chunk with its payload sealed; then a chunk with unsealed payload.
+/// With the ends of both records.
 fn short_stream(sealer: &mut Sealer) -> (Vec<u8>, [usize; 2]) {
     let (frames, _) = frames(&some_payload(60), 30, 60);
     let [frame] = &frames[..] else { panic!("one chunk") };
@@ -31,7 +31,7 @@ fn every_changed_bit_of_a_record_ends_the_stream_before_any_of_it_is_handed_out(
             let handed_out = match bit / 8 {
                 at if at < first => 0,
                 at if at < second => of_first,
-                // Bits of payload that is not sealed are for the checksum to find.
+                // Changed bits of unsealed payload are for the checksum to find.
                 _ => {
                     assert_eq!((seen.error, seen.chunks), (None, 2), "bit {bit}");
                     continue;
@@ -76,7 +76,7 @@ fn a_record_that_is_repeated_left_out_or_moved_is_refused() {
     assert_eq!(seen.error, Some(WireError::Record(OpenError::Forged { number: 0 })));
 }
 
-/// What one record of a proven peer comes to.
+/// Returns the result of reading one record of an authenticated peer.
 fn one_record(plain: &[u8], raw: u32) -> Seen {
     let (mut sealer, reader) = ends();
     let mut stream = sealed(&mut sealer, plain, raw);
