@@ -1,4 +1,4 @@
-//! Environment names of NCCL, RCCL and UCCL, and what they mean here.
+//! Environment names of NCCL, RCCL and UCCL, and their meanings here.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub(crate) use nccl::{
     sockets, threads,
 };
 
-/// What the environment variables of settings start with.
+/// Prefix of the environment variables of settings.
 pub(crate) const ENV_PREFIX: &str = "POLYRAIL_";
 
 /// The environment: values by name.
@@ -19,24 +19,24 @@ pub(crate) type Variables = BTreeMap<String, String>;
 #[derive(Clone, Copy)]
 pub(crate) struct Alias {
     pub(crate) env: &'static str,
-    /// Turns the other tool's value into the setting's.
+    /// Converts the other tool's value into the setting's.
     pub(crate) read: fn(&str, &Variables) -> Reading,
-    /// Difference from the setting, for the documentation; empty where there is none.
+    /// Difference from the setting, for the documentation; empty if there is none.
     pub(crate) note: &'static str,
 }
 
 impl Alias {
-    /// Whether the name is Polyrail's own, so that a wrong value is an error. Other tools go on with a value that they
-    /// don't know, and so does Polyrail.
+    /// Returns whether the name is Polyrail's own, so that a wrong value is an error. Other tools continue with a value
+    /// that they don't know, and so does Polyrail.
     pub(crate) fn is_strict(&self) -> bool {
         self.env.starts_with(ENV_PREFIX)
     }
 }
 
-/// The meaning of another tool's value here.
+/// Meaning of another tool's value here.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The text for the setting; `None` leaves the setting as it is.
+    /// Text for the setting; `None` leaves the setting unchanged.
     pub(crate) value: Option<String>,
     /// Phrases for the user that follow the variable's name and value.
     pub(crate) warnings: Vec<String>,
@@ -57,7 +57,7 @@ impl Reading {
     }
 }
 
-/// Names that Polyrail reads only to say why they have no effect.
+/// Names that Polyrail reads only to report why they have no effect.
 pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
     (
         "NCCL_BUFFSIZE",
@@ -75,12 +75,12 @@ pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
     ),
 ];
 
-/// The same setting under another name.
+/// Returns an alias: the same setting under another name.
 pub(crate) const fn same(env: &'static str) -> Alias {
     Alias { env, read: unchanged, note: "" }
 }
 
-/// A setting whose values need translation, or a note.
+/// Returns an alias for a setting whose values need translation, or a note.
 pub(crate) const fn via(
     env: &'static str,
     read: fn(&str, &Variables) -> Reading,

@@ -1,51 +1,51 @@
 //! CPUs per interface: `eth1:8-21,112-125;eth2:22-35`.
 //!
-//! The grammar of NCCL's GPUDirect-TCPX plugin, a little wider: it also allows single CPUs, spaces, and one
-//! entry without an interface, such as `8-21`, for all other interfaces. That plugin silently accepts mistakes, such as
-//! a repeated name or letters in a number. This parser reports them.
+//! The grammar is that of NCCL's GPUDirect-TCPX plugin, extended by single CPUs, spaces, and one entry without an
+//! interface, such as `8-21`, for all other interfaces. That plugin silently accepts mistakes, such as a repeated name
+//! or letters in a number. This parser reports them.
 
 use polyrail_yaml::excerpt;
 
 use crate::cpus::{CpuListError, parse_cpulist};
 
-/// The name in messages for the entry without an interface.
+/// Name in messages of the entry without an interface.
 pub const OTHERS: &str = "any other interface";
 
-/// The most interfaces that bindings may name: as many as an engine has rails.
+/// Maximum interfaces that bindings may name: as many as an engine has rails.
 const INTERFACES_MAX: usize = 64;
 
-/// The longest name of an interface that the kernel takes.
+/// Maximum length of an interface name in the kernel.
 const LONGEST_NAME_BYTES: usize = 15;
 
 /// An interface, or all other interfaces, and the CPUs of the threads that serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The interface's name, or `None` for all other interfaces. The interface need not exist.
+    /// Name of the interface, or `None` for all other interfaces. The interface need not exist.
     pub interface: Option<String>,
-    /// The CPUs in ascending order; never empty. Whether they exist is not checked.
+    /// CPUs in ascending order; never empty. Whether they exist is not checked.
     pub cpus: Vec<u32>,
-    /// The character of the text at which the entry begins, counted from 1.
+    /// Position of the entry's first character in the text, counted from 1.
     pub column: usize,
 }
 
-/// A text that is not valid bindings, and where it goes wrong.
+/// Error in a text that is not valid bindings, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (column {column})")]
 pub struct BindingsError {
-    /// Which character is the first wrong one, counted from 1.
+    /// Position of the first wrong character, counted from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// Fault at that position.
     pub fault: BindingsFault,
 }
 
-/// What is wrong with bindings.
+/// Fault of bindings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindingsFault {
     /// Nothing between two semicolons, or before the first.
     #[error("has nothing before a semicolon")]
     EmptyEntry,
-    /// An entry that has no colon and is not a list of CPUs.
+    /// An entry has no colon and is not a list of CPUs.
     #[error("has `{0}` without a colon between interface and CPUs")]
     NoColon(String),
     /// The text before the colon can't be the name of an interface.
@@ -60,9 +60,9 @@ pub enum BindingsFault {
     /// The CPUs of an interface are not a valid list.
     #[error("has a list for {interface} that {source}")]
     Cpus {
-        /// The interface, or [`OTHERS`].
+        /// Name of the interface, or [`OTHERS`].
         interface: String,
-        /// What is wrong with the list: a phrase that follows its name.
+        /// Fault of the list: a phrase that follows its name.
         source: CpuListError,
     },
     /// More interfaces than an engine can have rails.
@@ -71,7 +71,7 @@ pub enum BindingsFault {
 }
 
 impl BindingsError {
-    /// What to write instead, where that is known.
+    /// Returns a correction, if one is known.
     pub fn help(&self) -> Option<String> {
         let example = "write them like eth1:8-21,112-125;eth2:22-35, or 8-21 for all interfaces";
         match &self.fault {
@@ -122,7 +122,7 @@ pub fn parse_bindings(text: &str) -> Result<Vec<Binding>, BindingsError> {
     Ok(bindings)
 }
 
-/// `column` is where the entry begins, without the spaces before it.
+/// Parses an entry. `column` is where the entry begins, without the spaces before it.
 fn binding(entry: &str, column: usize) -> Result<Binding, BindingsError> {
     let entry = entry.trim();
     let fail = |column, fault| Err(BindingsError { column, fault });
@@ -154,7 +154,7 @@ fn is_list(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_digit() || c.is_whitespace() || "-,".contains(c))
 }
 
-/// What the kernel takes as a name, less the signs of this grammar.
+/// Returns whether the kernel and this grammar accept the text as a name.
 fn is_interface(name: &str) -> bool {
     let is_fine = |c: char| !c.is_whitespace() && !polyrail_yaml::steers(c) && !"/:;,".contains(c);
     !matches!(name, "" | "." | "..")

@@ -22,7 +22,7 @@ use crate::table::{self, Settings, Spec, TABLE, index_of, names};
 use crate::value::Value;
 use crate::yaml::{self, FILE_LIMIT_BYTES};
 
-/// Variables with our prefix that are not settings: they stand for options of commands.
+/// Variables with Polyrail's prefix that are not settings: they stand for options of commands.
 const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR", discovery::VARIABLE];
 
 /// Collects values; [`ConfigBuilder::build`] resolves them.
@@ -33,24 +33,24 @@ const NOT_SETTINGS: &[&str] = &["POLYRAIL_STATE_DIR", discovery::VARIABLE];
 pub struct ConfigBuilder {
     given: Vec<Given>,
     proposals: Vec<Given>,
-    /// What is wrong with the environment; [`ConfigBuilder::build`] reports it.
+    /// First error in the environment; [`ConfigBuilder::build`] reports it.
     deferred: Option<ConfigError>,
     warnings: Vec<String>,
-    /// Facts for those who look for a fault.
+    /// Facts for troubleshooting.
     notes: Vec<String>,
 }
 
-/// A value somebody gave.
+/// A value from one of the layers.
 #[derive(Clone, Debug)]
 struct Given {
-    /// The setting's row in the table.
+    /// Row of the setting in the table.
     index: usize,
     layer: Layer,
     origin: Origin,
     value: Result<Value, ConfigError>,
 }
 
-/// Where explicit values come from, lowest first.
+/// Sources of values, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
     Proposal,
@@ -104,7 +104,7 @@ impl ConfigBuilder {
         self.yaml(&text, &name)
     }
 
-    /// Reads the text of a YAML file; `path` is what messages and origins call it.
+    /// Reads the text of a YAML file; `path` is its name in messages and origins.
     ///
     /// # Errors
     /// The text is not a flat mapping, or a name, or a value in it is wrong; line and column are in
@@ -126,11 +126,11 @@ impl ConfigBuilder {
     }
 
     /// Reads the environment of the process: `POLYRAIL_*` and the aliases; and the file of settings that
-    /// `POLYRAIL_CONFIG` names, else `~/.config/polyrail/config.yml`, else `/etc/polyrail/config.yml`, below the files that
-    /// are read by name. [`ConfigBuilder::build`] reports what is wrong there.
+    /// `POLYRAIL_CONFIG` names, else `~/.config/polyrail/config.yml`, else `/etc/polyrail/config.yml`, below the files
+    /// that are read by name. [`ConfigBuilder::build`] reports their errors.
     ///
-    /// A set-user-ID program, or one with file capabilities, reads `/etc/polyrail/config.yml` only: the rest is the
-    /// word of its caller.
+    /// A set-user-ID program, or one with file capabilities, reads only `/etc/polyrail/config.yml`: everything else is
+    /// under its caller's control.
     pub fn env(mut self) -> Self {
         if has_rights_of_its_file() {
             let of_host = discovery::OF_HOST;
@@ -143,7 +143,7 @@ impl ConfigBuilder {
         self.found_file(&|name| std::env::var_os(name)).env_variables()
     }
 
-    /// The file that nobody named here.
+    /// Reads the file that applies if the user names none.
     fn found_file(mut self, variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
         let found = discovery::find(variable, Path::new(discovery::OF_HOST));
         for warning in found.warnings {
@@ -168,7 +168,8 @@ impl ConfigBuilder {
     fn env_variables(mut self) -> Self {
         let mut variables = Vec::new();
         for (name, value) in std::env::vars_os() {
-            // Variables of other programs need not be UTF-8, and one of ours that is not is unknown.
+            // Variables of other programs need not be UTF-8, and a non-UTF-8 one with Polyrail's prefix counts as
+            // unknown.
             let name = name.into_string().unwrap_or_else(|name| bytes_shown(&name));
             if !name.starts_with(ENV_PREFIX) && !table::is_known(&name) {
                 continue;
@@ -189,7 +190,7 @@ impl ConfigBuilder {
         self.env_from(variables)
     }
 
-    /// As [`ConfigBuilder::env`], from the variables given; those of other programs are ignored.
+    /// Same as [`ConfigBuilder::env`], from the variables given; those of other programs are ignored.
     pub fn env_from(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut variables: Variables = variables.into_iter().collect();
         self.set_links_aside(&mut variables);
@@ -238,7 +239,7 @@ impl ConfigBuilder {
     /// Gives a setting a value that wins over all other layers.
     ///
     /// # Errors
-    /// The name is no setting, or the value is not one of its values.
+    /// The name is not a setting, or the value is not valid for it.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self, ConfigError> {
         let origin = Origin::Set;
         let index = index_of(name).ok_or_else(|| unknown(name, origin.clone()))?;
@@ -247,9 +248,8 @@ impl ConfigBuilder {
         Ok(self)
     }
 
-    /// Proposes a value that only the default yields to; every other layer wins over it. A program
-    /// uses this when it knows the machine, or what the engine is for. `because` is shown with the
-    /// value.
+    /// Proposes a value that overrides only the default; every other layer overrides it. A program uses this when it
+    /// knows the machine, or the engine's purpose. `because` is shown with the value.
     ///
     /// # Errors
     /// As [`ConfigBuilder::set`].
@@ -261,7 +261,7 @@ impl ConfigBuilder {
         Ok(self)
     }
 
-    /// As [`ConfigBuilder::set`], from `name=value` as on the command line.
+    /// Same as [`ConfigBuilder::set`], from `name=value` as on the command line.
     ///
     /// # Errors
     /// As [`ConfigBuilder::set`], and [`ConfigError`] if there is no `=`.
@@ -274,12 +274,12 @@ impl ConfigBuilder {
     /// Resolves the layers and checks the values against each other.
     ///
     /// # Errors
-    /// The first thing that is wrong with the environment, or a conflict between two values.
+    /// The first error in the environment, or a conflict between two values.
     pub fn build(mut self) -> Result<Config, ConfigError> {
         if let Some(error) = self.deferred.take() {
             return Err(error);
         }
-        // Stable, so that within a layer the order of calls remains.
+        // A stable sort, so that the order of calls remains within a layer.
         self.given.sort_by_key(|given| given.layer);
         loop {
             let resolved = self.resolved()?;
@@ -308,7 +308,7 @@ impl ConfigBuilder {
         Ok(resolved)
     }
 
-    /// Gives up a value of another tool that conflicts with another setting, with a warning. `None` if there is no
+    /// Drops another tool's value that conflicts with another setting, with a warning. Returns `None` if there is no
     /// such value.
     fn drop_foreign(&mut self, error: &ConfigError) -> Option<()> {
         let ConfigError::Conflict(conflict) = error else { return None };
@@ -333,7 +333,7 @@ impl ConfigBuilder {
             .iter()
             .filter_map(|alias| Some((alias, variables.get(alias.env)?)))
             .collect();
-        // The first alias of the table wins, so it comes last.
+        // The first alias of the table wins, so it is applied last.
         for (alias, text) in given.into_iter().rev() {
             if text.trim().is_empty() {
                 self.warn(format!("{} is empty and ignored", alias.env));
@@ -356,8 +356,8 @@ impl ConfigBuilder {
         }
     }
 
-    /// Reads a value of another tool, with which that tool goes on: a number out of range becomes the nearest one, and
-    /// anything else that the setting does not take is ignored.
+    /// Reads a value of another tool as leniently as that tool does: a number out of range becomes the nearest one, and
+    /// any other invalid value is ignored.
     fn lenient(
         &mut self,
         spec: &Spec,
@@ -391,7 +391,7 @@ impl ConfigBuilder {
     }
 }
 
-/// Settings and origins while the layers are laid over each other.
+/// Settings and origins while the layers are applied.
 struct Resolved {
     settings: Settings,
     origins: Vec<Origin>,
@@ -404,7 +404,7 @@ impl Default for Resolved {
 }
 
 impl Resolved {
-    /// Takes the highest value given for a setting, if any, and warns about what it hides.
+    /// Takes the highest value given for a setting, if any, and warns about the values that it overrides.
     fn take(&mut self, builder: &mut ConfigBuilder, index: usize) -> Result<(), ConfigError> {
         let given: Vec<_> =
             builder.given.iter().filter(|given| given.index == index).cloned().collect();
@@ -440,7 +440,7 @@ impl Resolved {
     }
 }
 
-/// What to say about a value that another one hides.
+/// Returns the warning about a value that another one overrides.
 fn about_hidden(winner: &Given, loser: &Given) -> Result<Option<String>, ConfigError> {
     let name = TABLE[loser.index].name;
     match &loser.value {
@@ -502,8 +502,8 @@ fn unknown(name: &str, origin: Origin) -> ConfigError {
     ConfigError::no_setting(name, Some(origin), names())
 }
 
-/// Opens a regular file: a named pipe would wait until another process writes. Or `/dev/null`, which people name for a
-/// file that holds nothing.
+/// Opens a regular file: a named pipe would wait until another process writes. `/dev/null` is allowed, which people
+/// name for an empty file.
 fn open(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
     if !kind.is_file() && path != Path::new("/dev/null") {
@@ -525,7 +525,7 @@ fn read_limited(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is no text, with its bytes as `\xff`.
+/// Formats bytes that are not text as `\xff`.
 fn bytes_shown(text: &OsStr) -> String {
     text.as_encoded_bytes().escape_ascii().to_string()
 }

@@ -1,4 +1,4 @@
-//! The settings that are a choice between names.
+//! Settings that are a choice between names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use crate::value::{Field, Value};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` is not one of {allowed}")]
 pub struct UnknownChoice {
-    /// What was given.
+    /// Given name.
     pub name: String,
-    /// The allowed names, separated by commas.
+    /// Allowed names, separated by commas.
     pub allowed: String,
-    /// The choice that was probably meant.
+    /// Choice that was probably meant.
     pub suggestion: Option<&'static str>,
 }
 
@@ -31,10 +31,10 @@ macro_rules! choices {
         impl $enum {
             /// Every choice, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
-            /// The names of [`Self::ALL`], in the same order.
+            /// Names of [`Self::ALL`], in the same order.
             pub const NAMES: &[&'static str] = &[$($name),+];
 
-            /// The name as written in files, the environment and on the command line.
+            /// Returns the name as written in files, the environment and on the command line.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -81,47 +81,47 @@ macro_rules! choices {
 choices! {
     /// A named set of values for one purpose; any explicit value wins over it.
     Preset {
-        /// The shortest time for small transfers, paid for with CPU.
+        /// Shortest time for small transfers, at the cost of CPU.
         Latency = "latency",
-        /// The most bytes per second for large transfers.
+        /// Most bytes per second for large transfers.
         Throughput = "throughput",
-        /// The fewest CPU seconds per byte and none while idle.
+        /// Fewest CPU seconds per byte, and none while idle.
         Cpu = "cpu",
         /// The defaults.
         Balanced = "balanced",
     }
 
-    /// Who moves the data.
+    /// Thread that moves the data.
     Progress {
         /// Progress threads of the engine.
         Proxy = "proxy",
-        /// The thread that posts and waits.
+        /// Thread that posts and waits.
         Caller = "caller",
     }
 
-    /// Whether one proxy both sends and receives.
+    /// Assignment of sending and receiving to progress threads.
     ProxyLayout {
-        /// TX and RX proxies are different threads.
+        /// Sending and receiving have separate threads.
         Split = "split",
-        /// Each proxy does both.
+        /// Each thread does both.
         Merged = "merged",
     }
 
-    /// Which address of an interface its rail takes.
+    /// Address of an interface that its rail takes.
     AddressFamily {
         /// IPv4, or IPv6 where the interface has no other.
         Auto = "auto",
-        /// IPv4 alone.
+        /// Only IPv4.
         Ipv4 = "ipv4",
-        /// IPv6 alone.
+        /// Only IPv6.
         Ipv6 = "ipv6",
     }
 
-    /// How bytes travel where there is more than one way.
+    /// Path of bytes where there is more than one.
     PathChoice {
-        /// The fastest that both ends can take.
+        /// The fastest path that both ends can take.
         Auto = "auto",
-        /// As `auto`, but CPUs copy nothing from memory to memory.
+        /// Like `auto`, but CPUs copy nothing from memory to memory.
         Device = "device",
         /// Through memory that both ends on one host have open.
         Shared = "shared",
@@ -129,7 +129,7 @@ choices! {
         Tcp = "tcp",
     }
 
-    /// What the NCCL plugin shows to NCCL as a device.
+    /// Devices that the NCCL plugin shows to NCCL.
     NcclDevices {
         /// All rails together.
         One = "one",
@@ -139,15 +139,15 @@ choices! {
         Nic = "nic",
     }
 
-    /// Whether who connects has to prove that it may.
+    /// Authentication of engines that connect.
     Auth {
         /// By metadata, a secret, or as the same user on one host.
         On = "on",
-        /// Anybody who reaches the port may.
+        /// None: any engine that reaches the port may connect.
         None = "none",
     }
 
-    /// How payload is protected on its way.
+    /// Protection of payload on the wire.
     Payload {
         /// Not beyond TCP's own checksum.
         None = "none",

@@ -1,4 +1,4 @@
-//! The resolved configuration: every value, and where it came from.
+//! Resolved configuration: every value, with its origin.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,31 +11,31 @@ use crate::choices::Preset;
 use crate::table::{Settings, TABLE, index_of};
 use crate::value::Value;
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
     /// The table.
     Default,
-    /// A proposal of the program, by what it knows of the machine.
+    /// A proposal of the program, based on the machine.
     Proposal {
-        /// Why, as a lower-case fragment.
+        /// Reason, as a lower-case fragment.
         because: String,
     },
     /// A preset.
     Preset(Preset),
     /// A file.
     File {
-        /// The file's path as given.
+        /// Path of the file as given.
         path: String,
-        /// Counted from 1.
+        /// Line, counted from 1.
         line: usize,
-        /// Counted from 1, in characters.
+        /// Column in characters, counted from 1.
         column: usize,
     },
     /// An environment variable, Polyrail's own or another tool's.
     Env {
-        /// The variable's name.
+        /// Name of the variable.
         name: String,
     },
     /// The program or the command line.
@@ -43,18 +43,18 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether somebody gave this very value, rather than the table, the program or a preset.
+    /// Returns whether the user gave this very value: it is not from the table, the program or a preset.
     pub fn is_explicit(&self) -> bool {
         !matches!(self, Self::Default | Self::Proposal { .. } | Self::Preset(_))
     }
 
-    /// Whether a variable of another tool gave the value, such as `NCCL_SOCKET_IFNAME`. That tool goes on where the
-    /// value does not fit the machine.
+    /// Returns whether a variable of another tool gave the value, such as `NCCL_SOCKET_IFNAME`. That tool continues if
+    /// the value does not fit the machine.
     pub fn is_foreign(&self) -> bool {
         matches!(self, Self::Env { name } if !name.starts_with(ENV_PREFIX))
     }
 
-    /// As [`fmt::Display`], but for messages: with the column, and a phrase in place of `set`.
+    /// Returns the text of [`fmt::Display`] for messages: with the column, and a phrase instead of `set`.
     pub fn place(&self) -> String {
         match self {
             Self::File { path, line, column } => format!("file {path}:{line}:{column}"),
@@ -77,21 +77,21 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The same text as [`fmt::Display`].
+/// Serializes as the text of [`fmt::Display`].
 impl Serialize for Origin {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// A checked set of settings that knows where each value came from.
+/// A checked set of settings with the origin of each value.
 ///
 /// Immutable; cheap to share behind a reference, and `Send + Sync`. As JSON it is a map from each
 /// name to `{value, origin}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     settings: Settings,
-    /// One per row of the table, in its order.
+    /// One origin per row of the table, in its order.
     origins: Vec<Origin>,
     warnings: Vec<String>,
     notes: Vec<String>,
@@ -101,54 +101,54 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
-    /// The setting.
+    /// Name of the setting.
     pub name: &'static str,
-    /// The heading it stands under in the documentation.
+    /// Heading that it stands under in the documentation.
     pub group: &'static str,
-    /// The value as text that reads back, with its unit where it has a suffix: `512KiB`.
+    /// Value as text that reads back, with its unit if it has a suffix: `512KiB`.
     #[serde(skip)]
     pub value: String,
-    /// The value as a number, flag or text.
+    /// Value as a number, flag or text.
     #[serde(rename = "value")]
     pub raw: Value,
-    /// What the value means where it does not say itself, like `auto` for 0; otherwise empty.
+    /// Meaning of a value that is not obvious, like `auto` for 0; otherwise empty.
     #[serde(skip)]
     pub meaning: &'static str,
-    /// The unit of the number, or empty.
+    /// Unit of the number, or empty.
     pub unit: &'static str,
-    /// Where the value came from.
+    /// Origin of the value.
     pub origin: Origin,
-    /// The default, like [`Row::value`].
+    /// Default, in the form of [`Row::value`].
     #[serde(skip)]
     pub default: String,
-    /// The default, like [`Row::raw`].
+    /// Default, in the form of [`Row::raw`].
     #[serde(rename = "default")]
     pub raw_default: Value,
-    /// All values there are, for people.
+    /// All allowed values, as text.
     pub range: String,
-    /// What the setting does.
+    /// Description of the setting.
     pub help: String,
 }
 
 impl Row {
-    /// Whether the value differs from the default, wherever it came from.
+    /// Returns whether the value differs from the default, whatever its origin.
     pub fn is_changed(&self) -> bool {
         self.raw != self.raw_default
     }
 }
 
 impl Config {
-    /// The values.
+    /// Returns the values.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Where the value of a setting came from; `None` for a name that is no setting.
+    /// Returns the origin of a setting's value; `None` for a name that is not a setting.
     pub fn origin(&self, name: &str) -> Option<&Origin> {
         self.origins.get(index_of(name)?)
     }
 
-    /// Every setting, in the order of the documentation.
+    /// Returns every setting, in the order of the documentation.
     pub fn rows(&self) -> Vec<Row> {
         let defaults = Settings::default();
         TABLE
@@ -173,23 +173,23 @@ impl Config {
             .collect()
     }
 
-    /// What the user should know although it is no error: one sentence each, without a full stop.
+    /// Returns warnings that are not errors: one sentence each, without a full stop.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Facts that help to find a fault, such as variables that look like settings and are ignored: one sentence each,
+    /// Returns facts for troubleshooting, such as variables that look like settings and are ignored: one sentence each,
     /// without a full stop.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The same settings without [`Config::warnings`], for a program that has shown them.
+    /// Returns the same settings without [`Config::warnings`], for a program that has shown them.
     pub fn without_warnings(self) -> Self {
         Self { warnings: Vec::new(), ..self }
     }
 
-    /// Only for the builder, which has checked everything.
+    /// Makes a configuration. Only for the builder, which has checked everything.
     pub(crate) fn new(
         settings: Settings,
         origins: Vec<Origin>,
@@ -200,7 +200,7 @@ impl Config {
     }
 }
 
-/// The defaults, without looking at the environment.
+/// Returns the defaults, without reading the environment.
 impl Default for Config {
     fn default() -> Self {
         Self::new(Settings::default(), vec![Origin::Default; TABLE.len()], Vec::new(), Vec::new())
@@ -215,7 +215,7 @@ impl Deref for Config {
     }
 }
 
-/// A map from each name to `{value, origin}`, as reports embed it.
+/// Serializes as a map from each name to `{value, origin}`, as reports embed it.
 impl Serialize for Config {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

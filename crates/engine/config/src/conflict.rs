@@ -1,26 +1,26 @@
-//! Values that are valid alone and don't go together.
+//! Conflicts between values that are each valid.
 
 use crate::choices::{Progress, ProxyLayout};
 use crate::config::Origin;
 use crate::error::{ConfigError, Conflict, Party};
 use crate::table::{Settings, TABLE, index_of};
 
-/// A rule about settings with values that don't go together.
+/// A rule about settings with conflicting values.
 pub(crate) struct Rule {
     /// All settings of the rule.
     pub(crate) names: &'static [&'static str],
-    /// The values that don't go together, in words.
+    /// Condition of the conflict, in words.
     pub(crate) when: &'static str,
     pub(crate) why: &'static str,
     remedy: &'static str,
-    /// Returns two settings that break the rule, if any do.
+    /// Returns two settings that violate the rule, if any do.
     broken_by: fn(&Given<'_>) -> Option<Pair>,
 }
 
-/// The names of two settings.
+/// Names of two settings.
 type Pair = (&'static str, &'static str);
 
-/// The values to check, and their origins.
+/// Values to check, with their origins.
 struct Given<'a> {
     settings: &'a Settings,
     origins: &'a [Origin],
@@ -33,7 +33,7 @@ impl Given<'_> {
     }
 }
 
-/// Every conflict there is, in the order of the checks.
+/// Every conflict rule, in the order of the checks.
 pub(crate) const RULES: &[Rule] = &[
     Rule {
         names: &["progress", "proxy_layout", "proxies", "tx_bindings", "rx_bindings"],
@@ -134,7 +134,7 @@ fn first_of<T, const N: usize>(cases: [(T, bool); N]) -> Option<T> {
     cases.into_iter().find(|(_, is_so)| *is_so).map(|(case, _)| case)
 }
 
-/// Refuses a configuration that breaks a rule. `origins` has one entry per row of the table.
+/// Refuses a configuration that violates a rule. `origins` has one entry per row of the table.
 pub(crate) fn check(settings: &Settings, origins: &[Origin]) -> Result<(), ConfigError> {
     let given = Given { settings, origins };
     let broken = RULES.iter().find_map(|rule| Some((rule, (rule.broken_by)(&given)?)));

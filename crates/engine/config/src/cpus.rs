@@ -1,8 +1,8 @@
-//! The kernel's list of CPUs: `8-21,112-125`.
+//! Parser of the kernel's CPU lists: `8-21,112-125`.
 
 use polyrail_yaml::excerpt;
 
-/// The highest CPU number accepted: the most the kernel can be built for.
+/// Highest CPU number accepted, which is the kernel's build-time maximum.
 pub const LAST_CPU: u32 = 8191;
 
 /// A text that is not a list of CPUs.
@@ -18,9 +18,9 @@ pub enum CpuListError {
     /// The range ends before it starts.
     #[error("has the range `{first}-{last}`, which ends before it starts")]
     Reversed {
-        /// Where the range starts.
+        /// Start of the range.
         first: u32,
-        /// Where it ends.
+        /// End of the range.
         last: u32,
     },
     /// Beyond [`LAST_CPU`].
@@ -33,7 +33,7 @@ pub enum CpuListError {
 /// The empty text is the empty list. Whether the CPUs exist on this machine is not checked.
 ///
 /// # Errors
-/// [`CpuListError`] names the wrong item. The number counts the characters before it.
+/// [`CpuListError`] names the wrong item. Its number counts the characters before the item.
 pub(crate) fn parse_cpulist(text: &str) -> Result<Vec<u32>, (usize, CpuListError)> {
     let ranges = parse_cpu_ranges(text)?;
     // One flag per CPU bounds the memory however often a range is repeated.
@@ -47,7 +47,7 @@ pub(crate) fn parse_cpulist(text: &str) -> Result<Vec<u32>, (usize, CpuListError
 /// Reads a list of CPUs as the ranges that it names, first and last of each, in their order.
 ///
 /// # Errors
-/// [`CpuListError`] names the wrong item. The number counts the characters before it.
+/// [`CpuListError`] names the wrong item. Its number counts the characters before the item.
 pub fn parse_cpu_ranges(text: &str) -> Result<Vec<(u32, u32)>, (usize, CpuListError)> {
     if text.trim().is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Finds the file of settings that applies where nobody names one.
+//! Finds the file of settings that applies if the user names none.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 
 use polyrail_sys::files::open_trusted;
 
-/// Names the file; an empty value means that there is none.
+/// Variable that names the file; an empty value means that there is none.
 pub(crate) const VARIABLE: &str = "POLYRAIL_CONFIG";
 
-/// The file of the host.
+/// File of the host.
 pub(crate) const OF_HOST: &str = "/etc/polyrail/config.yml";
 
-/// The file of the user, below their folder of configurations.
+/// File of the user, below their configuration folder.
 const OF_USER: &str = "polyrail/config.yml";
 
-/// What was found.
+/// Result of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Its path, and the file if nothing but the path was given by the user.
+    /// Path of the file. The file itself is set unless only the path was given by the user.
     pub(crate) file: Option<(PathBuf, Option<io::Result<File>>)>,
     pub(crate) warnings: Vec<String>,
 }
 
-/// The first file that there is. One that the user names need not be there yet: reading it then says so.
+/// Returns the first file that exists. A file that the user names need not exist yet: reading it then reports that.
 pub(crate) fn find(variable: &dyn Fn(&str) -> Option<OsString>, of_host: &Path) -> Found {
     if let Some(named) = variable(VARIABLE) {
         let file = (!named.is_empty()).then(|| (PathBuf::from(named), None));
@@ -38,7 +38,8 @@ pub(crate) fn find(variable: &dyn Fn(&str) -> Option<OsString>, of_host: &Path) 
         match open_trusted(&path, false) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            // `sudo` may keep the HOME of the user who calls it. Root obeys no settings that another user can write.
+            // `sudo` may keep the HOME of the user who calls it. Root must not obey settings that another user can
+            // write.
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 found.warnings.push(format!("{shown} is ignored: {error}"));
             }

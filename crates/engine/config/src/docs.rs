@@ -1,4 +1,4 @@
-//! The documentation that the table writes: the page of all settings and the text on one.
+//! Documentation generated from the table: the page of all settings and the text on one.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::preset;
 use crate::renamed::RENAMED;
 use crate::table::{Settings, Spec, TABLE, index_of, names};
 
-/// The page `docs/config.md`.
+/// Returns the page `docs/config.md`.
 pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
     presets(&mut page);
@@ -30,7 +30,7 @@ pub fn markdown() -> String {
     page
 }
 
-/// All about one setting, for a terminal.
+/// Returns the text on one setting, for a terminal.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for an unknown name, with the nearest known one, and

@@ -1,14 +1,13 @@
-//! File names with the host and the process in them.
+//! File names that contain the host's name and the process number.
 
 use polyrail_yaml::harmless;
 
 use crate::invalid::Invalid;
 
-/// Fills a file name of the settings: `%h` becomes the host's name, `%p` the process number, `%%` a
-/// per cent sign.
+/// Expands a file name of the settings: `%h` becomes the host's name, `%p` the process number, `%%` a per cent sign.
 ///
-/// Many processes on many machines may then share one setting. Any other `%` stays as it is; a
-/// [`crate::Config`] holds none.
+/// This way many processes on many machines may share one setting. Any other `%` is unchanged; a [`crate::Config`] has
+/// none.
 pub fn expand_file_name(template: &str, host: &str, pid: u32) -> String {
     let mut name = String::with_capacity(template.len() + host.len());
     let mut rest = template;
@@ -20,7 +19,7 @@ pub fn expand_file_name(template: &str, host: &str, pid: u32) -> String {
             Some(b'%') => Some("%".to_owned()),
             _ => None,
         };
-        // An unknown mark keeps its `%`, and what follows is read as ordinary text.
+        // An unknown mark keeps its `%`, and the rest is read as ordinary text.
         let used = if filled.is_some() { 2 } else { 1 };
         name.push_str(filled.as_deref().unwrap_or("%"));
         rest = &rest[at + used..];
@@ -29,7 +28,7 @@ pub fn expand_file_name(template: &str, host: &str, pid: u32) -> String {
     name
 }
 
-/// Refuses marks that [`expand_file_name`] would not fill.
+/// Refuses marks that [`expand_file_name`] would not expand.
 pub(crate) fn check(template: &str) -> Result<(), Invalid> {
     let mut characters = template.chars();
     while let Some(character) = characters.next() {

@@ -1,12 +1,12 @@
-//! Why a text is no value of a setting.
+//! Errors for texts that are not valid values of a setting.
 
-/// Why a text is no value: a phrase that follows the value, and a remedy.
+/// Reason why a text is not a valid value: a phrase that follows the value, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Invalid {
-    /// What is wrong.
+    /// Fault of the text.
     pub reason: String,
-    /// How to write it, where that is known.
+    /// Correct form, if it is known.
     pub help: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What values a setting takes: how they are read, checked and written.
+//! Kinds of values of a setting: how they are read, checked and written.
 
 use crate::bindings::parse_bindings;
 use crate::file_name;
@@ -15,13 +15,13 @@ use crate::subsystems::{self, SUBSYSTEMS};
 use crate::suggest;
 use crate::value::{Field, Value};
 
-/// The longest text any setting takes.
+/// Maximum length of a text in any setting.
 const LONGEST_TEXT_BYTES: usize = 4096;
 
-/// The longest name of a congestion control that the kernel takes.
+/// Maximum length of a congestion control's name in the kernel.
 const LONGEST_CONGESTION_BYTES: usize = 15;
 
-/// The values of one setting.
+/// Values of one setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// A number of `unit` from `min` to `max`; where `zero` is given, also 0, with that meaning.
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     /// One of some names.
     Choice(&'static [&'static str]),
     Flag,
-    /// Interfaces, in the grammar of `NCCL_SOCKET_IFNAME`; only the engine can tell whether they exist.
+    /// Interfaces, in the grammar of `NCCL_SOCKET_IFNAME`; only the engine can check whether they exist.
     Interfaces,
     /// CPUs per interface.
     Bindings,
@@ -43,17 +43,17 @@ pub(crate) enum Kind {
     Congestion,
     /// Ports to listen on.
     Ports,
-    /// Numbers of proxies.
+    /// Numbers of progress threads.
     Proxies,
     Signal,
     /// Time that threads poll before they sleep.
     Spin,
     Subsystems,
-    /// A file name with marks; what the empty name means.
+    /// A file name with marks; holds the meaning of the empty name.
     FileName(&'static str),
-    /// Where metrics are served.
+    /// Address where metrics are served.
     MetricsListen,
-    /// Where engines find each other.
+    /// Rendezvous of engines.
     Rendezvous,
 }
 
@@ -133,7 +133,7 @@ impl Kind {
         }
     }
 
-    /// The allowed number that is nearest to the one of a text; `None` if either is not a number.
+    /// Returns the allowed number nearest to the one of a text; `None` if either is not a number.
     pub(crate) fn nearest(self, text: &str) -> Option<Value> {
         let Self::Number { min, max, .. } = self else { return None };
         let number: i128 = text.trim().parse().ok()?;
@@ -149,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// What a value that switches something off, or leaves it to others, means; empty for the rest.
+    /// Returns the meaning of a value that switches something off, or leaves it to others; empty for the rest.
     pub(crate) fn meaning(self, value: &Value) -> &'static str {
         match (self, value) {
             (Self::Number { zero: Some(meaning), .. }, Value::Number(0)) => meaning,
@@ -165,7 +165,7 @@ impl Kind {
         }
     }
 
-    /// The unit of the number, or nothing.
+    /// Returns the unit of the number, or nothing.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Number { unit, .. } => unit.label(),
@@ -174,14 +174,14 @@ impl Kind {
         }
     }
 
-    /// All values, for people.
+    /// Returns all values, as text.
     pub(crate) fn range(self) -> String {
         match self {
             Self::Number { unit, min, max, zero } => {
                 let range = format!("{} to {}", unit.show(min), unit.show(max));
                 let label = match unit {
                     Unit::Millis | Unit::Micros => format!(" {}", unit.label()),
-                    // Sizes carry their unit, and the name of a count says what it counts.
+                    // Sizes print their unit, and the name of a count shows what it counts.
                     Unit::Bytes | Unit::Count(_) => String::new(),
                 };
                 match zero {
@@ -223,7 +223,7 @@ impl Kind {
     }
 }
 
-/// Refuses what no setting takes, before anything else looks at it.
+/// Refuses texts that no setting takes, before any other check.
 fn check_text(text: &str) -> Result<(), Invalid> {
     if text.len() > LONGEST_TEXT_BYTES {
         let reason = format!("is longer than {LONGEST_TEXT_BYTES} bytes");

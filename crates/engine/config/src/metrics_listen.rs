@@ -1,11 +1,11 @@
-//! Where a process serves its metrics.
+//! Address where a process serves its metrics.
 
 use std::net::SocketAddr;
 
 use crate::file_name;
 use crate::invalid::Invalid;
 
-/// The place of a process's metrics; a value of the setting `metrics_listen` that names one.
+/// Address of a process's metrics; a value of the setting `metrics_listen` that names one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetricsListen {
@@ -13,22 +13,22 @@ pub enum MetricsListen {
     Tcp(SocketAddr),
     /// On a Unix socket of this name, which may hold the marks of [`crate::expand_file_name`].
     Unix(String),
-    /// On a Unix socket with a name of its own in this folder, whose name may hold the same marks.
+    /// On a Unix socket with its own name in this folder, whose name may hold the same marks.
     Folder(String),
 }
 
-/// The forms, for people.
+/// Allowed forms, as text.
 pub(crate) const FORMS: &str = "empty (for `polyrail top` alone), off, ADDRESS:PORT, \
      unix:/path/to/file.sock, or dir:/path/to/folder; %h host, %p process";
 
 impl MetricsListen {
-    /// The value with which a process serves no metrics, also not to `polyrail top`.
+    /// Value with which a process serves no metrics, not even to `polyrail top`.
     pub const OFF: &str = "off";
 
-    /// Reads a value. `None`: it names no place.
+    /// Reads a value. Returns `None` if it names no address.
     ///
     /// # Errors
-    /// What is wrong with it, as a phrase that follows the value.
+    /// The fault, as a phrase that follows the value.
     pub fn parse(text: &str) -> Result<Option<Self>, Invalid> {
         if text.is_empty() || text == Self::OFF {
             return Ok(None);

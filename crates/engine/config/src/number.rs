@@ -10,10 +10,10 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// What a number counts.
+/// Unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Things of this name; no suffix is accepted.
+    /// Items of this name; no suffix is accepted.
     Count(&'static str),
     Bytes,
     Millis,
@@ -21,7 +21,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// The unit as rows and pages print it.
+    /// Returns the unit as rows and pages print it.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Count(label) => label,
@@ -51,7 +51,7 @@ impl Unit {
             Self::Millis => (micros_in(suffix, digits)?, 1_000),
             Self::Micros => (micros_in(suffix, digits)?, 1),
         };
-        // In 128 bits the product of any number and any unit fits.
+        // The product of any number and any unit fits in 128 bits.
         let total = u128::from(number) * u128::from(multiplier);
         if total % divisor != 0 {
             return Err(Invalid::because("is not a whole number of milliseconds"));
@@ -59,7 +59,7 @@ impl Unit {
         (total / divisor).try_into().map_err(|_| Invalid::because("is above every allowed number"))
     }
 
-    /// Writes a number so that [`Unit::parse`] reads it back and a person grasps it.
+    /// Writes a number so that [`Unit::parse`] reads it back and a person can read it.
     pub(crate) fn show(self, number: u64) -> String {
         if self == Self::Bytes && number != 0 {
             return show_size(number);
@@ -89,8 +89,8 @@ pub fn parse_time(text: &str) -> Result<Duration, Invalid> {
     Unit::Micros.parse(text).map(Duration::from_micros)
 }
 
-/// A size in the largest unit that divides it, such as `64KiB` or `1MB`; units of 1024 come first. Reads back with
-/// [`parse_size`].
+/// Formats a size in the largest unit that divides it, such as `64KiB` or `1MB`; units of 1024 come first. Reads back
+/// with [`parse_size`].
 pub fn show_size(bytes: u64) -> String {
     let decimal = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     for (size, suffix) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")].into_iter().chain(decimal) {
@@ -101,7 +101,7 @@ pub fn show_size(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
-/// Parts `512 KiB` into digits and suffix.
+/// Splits `512 KiB` into digits and suffix.
 fn split(text: &str) -> Result<(&str, &str), Invalid> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -4,10 +4,10 @@ use std::fmt;
 
 use polyrail_yaml::excerpt;
 
-/// The longest DNS name.
+/// Maximum length of a DNS name.
 const LONGEST_DNS_BYTES: usize = 253;
 
-/// The longest label of a DNS name.
+/// Maximum length of a label of a DNS name.
 const LONGEST_LABEL_BYTES: usize = 63;
 
 const SPIFFE: &str = "spiffe://";
@@ -17,9 +17,9 @@ const SPIFFE: &str = "spiffe://";
 pub enum NamePattern {
     /// `*`: any name.
     Any,
-    /// A DNS name in small letters.
+    /// A DNS name in lower case.
     Dns(String),
-    /// `*.example.org`: DNS names with one label in front of this, which begins with the dot.
+    /// `*.example.org`: DNS names with one label before this, which begins with the dot.
     DnsBelow(String),
     /// A SPIFFE ID.
     Spiffe(String),
@@ -27,17 +27,17 @@ pub enum NamePattern {
     SpiffeBelow(String),
 }
 
-/// A text that is not a list of names, and where it goes wrong.
+/// Error in a text that is not a valid list of names, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (name {number})")]
 pub struct NamesError {
-    /// Which name of the list is the first wrong one, counted from 1.
+    /// Position of the first wrong name in the list, counted from 1.
     pub number: usize,
-    /// What is wrong with it.
+    /// Fault of that name.
     pub fault: NamesFault,
 }
 
-/// What is wrong with a name.
+/// Fault of a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamesFault {
@@ -53,7 +53,7 @@ pub enum NamesFault {
 }
 
 impl NamesError {
-    /// What to write instead.
+    /// Returns a correction.
     pub fn help(&self) -> String {
         "write them like trainer.example.org,*.gpu.example.org,spiffe://example.org/ml/*, in small \
          letters but for the path of a SPIFFE ID; `*` alone is any name"
@@ -76,8 +76,8 @@ pub fn parse_names(text: &str) -> Result<Vec<NamePattern>, NamesError> {
 }
 
 impl NamePattern {
-    /// Whether this is, or is among, what the setting names. A DNS name has to be in small letters; one
-    /// with a star, as certificates may have, is no name of a host.
+    /// Returns whether this pattern matches a name of the setting, or includes it. A DNS name has to be in lower case;
+    /// one with a star, as certificates may have, is not the name of a host.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Any => true,
@@ -134,7 +134,7 @@ fn pattern(text: &str) -> Result<NamePattern, NamesFault> {
     }
 }
 
-/// Whether it is what follows `spiffe://`: a domain, and perhaps a path.
+/// Returns whether the text may follow `spiffe://`: a domain, and perhaps a path.
 fn is_spiffe(name: &str) -> bool {
     let of_domain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-._".contains(&b);
     let of_path = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
@@ -149,8 +149,8 @@ fn is_dns(name: &str) -> bool {
     let is_label = |label: &str| {
         (1..=LONGEST_LABEL_BYTES).contains(&label.len()) && label.bytes().all(of_label)
     };
-    // No top-level domain is a number: what ends in one is an address, which certificates are not
-    // asked for.
+    // No top-level domain is a number: a name that ends in one is an address, and certificates are not checked for
+    // addresses.
     let is_address = name.rsplit('.').next().is_some_and(|last| last.parse::<u64>().is_ok());
     name.len() <= LONGEST_DNS_BYTES && name.split('.').all(is_label) && !is_address
 }

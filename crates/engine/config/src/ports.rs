@@ -6,7 +6,7 @@ use crate::invalid::Invalid;
 use crate::number::Unit;
 use crate::value::{Field, Value};
 
-/// The meaning of 0: the engine chooses.
+/// Meaning of 0: the engine chooses.
 pub(crate) const CHOSEN: &str = "a free one of 29200 to 29999";
 
 /// Reads a port, or the first and the last one of a range.
@@ -29,12 +29,12 @@ fn port(text: &str) -> Result<u16, Invalid> {
     number.try_into().map_err(|_| Invalid::because("is out of range"))
 }
 
-/// The allowed values, for messages and docs.
+/// Allowed values, for messages and docs.
 pub(crate) fn forms() -> String {
     format!("0 ({CHOSEN}), 1 to 65535, or a range like 5000-5063")
 }
 
-/// A single port has the form of a number.
+/// A single port is stored as a number.
 impl Field for RangeInclusive<u16> {
     type Const = Self;
 

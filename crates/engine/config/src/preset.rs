@@ -1,8 +1,8 @@
-//! What each preset sets, and why.
+//! Values of each preset, with the reasons.
 
 use crate::choices::Preset;
 
-/// A value a preset gives to a setting.
+/// A value that a preset gives to a setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PresetValue {
     pub(crate) name: &'static str,
@@ -10,7 +10,7 @@ pub(crate) struct PresetValue {
     pub(crate) because: &'static str,
 }
 
-/// The values of a preset; any explicit value wins over them.
+/// Values of the preset; any explicit value wins over them.
 pub(crate) const fn values(preset: Preset) -> &'static [PresetValue] {
     match preset {
         Preset::Latency => LATENCY,

@@ -1,16 +1,16 @@
-//! Numbers of sending and receiving proxies.
+//! Numbers of sending and receiving progress threads.
 
 use crate::invalid::Invalid;
 use crate::number::Unit;
 use crate::value::{Field, Value};
 
-/// The meaning of 0.
+/// Meaning of 0.
 pub(crate) const AUTOMATIC: &str = "auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2";
 
-/// The most in each direction.
+/// Maximum in each direction.
 const MOST: u32 = 256;
 
-/// The allowed values, for messages and docs.
+/// Allowed values, for messages and docs.
 pub(crate) fn forms() -> String {
     format!("0 ({AUTOMATIC}), 1 to {MOST}, or those that send and those that receive, like 2,3")
 }
@@ -25,7 +25,7 @@ pub struct Proxies {
 }
 
 impl Proxies {
-    /// The number of threads if `proxy_layout` is merged and each does both.
+    /// Returns the number of threads if `proxy_layout` is merged and each does both.
     pub const fn merged(self) -> u32 {
         if self.tx > self.rx { self.tx } else { self.rx }
     }
@@ -51,7 +51,7 @@ fn number(text: &str) -> Result<u32, Invalid> {
     number.filter(|number| *number <= MOST).ok_or_else(|| Invalid::because("is out of range"))
 }
 
-/// Two equal numbers have the form of one.
+/// Two equal numbers are stored as one.
 impl Field for Proxies {
     type Const = Self;
 

@@ -1,6 +1,6 @@
 //! Settings of earlier versions. Errors for their names say what to set instead.
 
-/// Names that are not settings any more, with advice.
+/// Names that are no longer settings, with advice.
 pub(crate) const RENAMED: &[(&str, &str)] = &[
     (
         "bind_device",

@@ -1,4 +1,4 @@
-//! Where engines find each other.
+//! Rendezvous of engines.
 
 use std::time::Duration;
 
@@ -8,49 +8,49 @@ use crate::invalid::Invalid;
 use crate::number::parse_time;
 use crate::suggest;
 
-/// Where engines find each other; a value of the setting `rendezvous` that is not empty.
+/// Rendezvous of engines; a value of the setting `rendezvous` that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Rendezvous {
-    /// Files in a folder that all of them see.
+    /// Files in a folder that all engines see.
     Dir {
-        /// The folder, from `/`.
+        /// Path of the folder, from `/`.
         folder: String,
-        /// An engine that gave no sign of life for so long is gone.
+        /// Time without a sign of life after which an engine is gone.
         lease: Duration,
     },
     /// Keys in etcd.
     Etcd {
-        /// Its members, each a host and a port; one that answers is enough.
+        /// Members of etcd, each a host and a port; one that answers is enough.
         hosts: Vec<(String, u16)>,
-        /// What the keys begin with, without a slash at either end.
+        /// Prefix of the keys, without a slash at either end.
         prefix: String,
-        /// An engine that gave no sign of life for so long is gone.
+        /// Time without a sign of life after which an engine is gone.
         lease: Duration,
-        /// A file with `user:password` in its first line.
+        /// File with `user:password` in its first line.
         user_file: Option<String>,
     },
-    /// The ranks of a job: rank 0 listens, the others tell it of themselves.
+    /// Ranks of a job: rank 0 listens, the others send it their addresses.
     Ranks {
-        /// Who started them.
+        /// Launcher of the job.
         launcher: Launcher,
-        /// Where rank 0 is, if the launcher is not asked for it.
+        /// Host of rank 0, unless the launcher provides it.
         host: Option<String>,
-        /// The port of rank 0, if not the launcher's.
+        /// Port of rank 0, if not the launcher's.
         port: Option<u16>,
     },
-    /// The addresses of a name.
+    /// Addresses of a DNS name.
     Dns {
-        /// The name.
+        /// DNS name.
         name: String,
-        /// The port that each engine listens on.
+        /// Port that each engine listens on.
         port: u16,
-        /// How often the name is resolved.
+        /// Interval of name resolution.
         every: Duration,
     },
 }
 
-/// What starts the ranks of a job, and tells them of each other by the environment.
+/// Launcher of the ranks of a job, which sets environment variables about the other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -63,7 +63,7 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// As in a value of the setting.
+    /// Returns the name as in a value of the setting.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::Slurm => "slurm",
@@ -73,7 +73,7 @@ impl Launcher {
     }
 }
 
-/// The forms, for people.
+/// Allowed forms, as text.
 pub(crate) const FORMS: &str = "empty (none), dir:///FOLDER, etcd://HOST:PORT/PREFIX, \
      dns://NAME:PORT, slurm://, mpi://, torchrun://";
 
@@ -85,10 +85,10 @@ const LEASES: (Duration, Duration) = (Duration::from_secs(3), Duration::from_sec
 const PERIODS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
 
 impl Rendezvous {
-    /// Reads a value. `None`: engines are passed on by the program itself.
+    /// Reads a value. Returns `None` if the program itself exchanges metadata.
     ///
     /// # Errors
-    /// What is wrong with it, as a phrase that follows the value.
+    /// The fault, as a phrase that follows the value.
     pub fn parse(text: &str) -> Result<Option<Self>, Invalid> {
         if text.is_empty() {
             return Ok(None);
@@ -226,7 +226,7 @@ fn host_and_port(text: &str) -> Result<(Option<String>, Option<u16>), Invalid> {
     Ok(((!host.is_empty()).then(|| host.to_owned()), port.transpose()?))
 }
 
-/// What stands behind the `?`.
+/// Options after the `?`.
 struct Options<'a> {
     left: Vec<(&'a str, &'a str)>,
 }
@@ -280,7 +280,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Refuses what nobody took.
+    /// Refuses options that were not used.
     fn end(self, scheme: &str) -> Result<(), Invalid> {
         let Some((name, _)) = self.left.first() else { return Ok(()) };
         let known = match scheme {

@@ -1,16 +1,17 @@
 //! Kubernetes' service links: the variables that every container gets for each Service of its namespace. A Service
-//! `polyrail-exporter` brings `POLYRAIL_EXPORTER_PORT=tcp://10.96.0.7:9754`, which is no setting.
+//! `polyrail-exporter` brings `POLYRAIL_EXPORTER_PORT=tcp://10.96.0.7:9754`, which is not a setting.
 
 use std::net::IpAddr;
 
-/// Whether a variable is a service link, by the form of both its name and its value: no value of a setting has it.
+/// Returns whether a variable is a service link, by the form of both its name and its value: no value of a setting has
+/// that form.
 pub(crate) fn is_link(name: &str, value: &str) -> bool {
     link(name, value).is_some()
 }
 
 const HOST: &str = "_SERVICE_HOST";
 
-/// The Service of a link, as variables spell its name.
+/// Returns the Service of a link, in the spelling of variables.
 fn link<'a>(name: &'a str, value: &str) -> Option<&'a str> {
     let host = || name.strip_suffix(HOST).filter(|_| is_address(value));
     let service_port = || {
@@ -28,7 +29,7 @@ fn link<'a>(name: &'a str, value: &str) -> Option<&'a str> {
     (!service.is_empty() && service.chars().all(is_name)).then_some(service)
 }
 
-/// `9754_TCP`, alone or with `_PROTO`, `_PORT` or `_ADDR`.
+/// Matches `9754_TCP`, alone or with `_PROTO`, `_PORT` or `_ADDR`.
 fn is_of_one_port(port: &str, value: &str) -> bool {
     let mut parts = port.split('_');
     let (Some(number), Some(protocol)) = (parts.next(), parts.next()) else { return false };
@@ -55,7 +56,7 @@ fn is_port(value: &str) -> bool {
     value.bytes().all(|byte| byte.is_ascii_digit()) && value.parse::<u16>().is_ok()
 }
 
-/// `tcp://10.96.0.7:9754`; `tcp://[fd00::7]:9754`.
+/// Matches `tcp://10.96.0.7:9754`; `tcp://[fd00::7]:9754`.
 fn is_url(value: &str) -> bool {
     let Some((protocol, rest)) = value.split_once("://") else { return false };
     let Some((host, port)) = rest.rsplit_once(':') else { return false };
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
     use crate::table::TABLE;
 
-    /// Every form there is, for a Service whose name is spelled so.
+    /// Every form that exists, for a Service with this spelling.
     fn links(service: &str) -> Vec<(String, String)> {
         let mut all = vec![
             ("_SERVICE_HOST".to_owned(), "10.96.0.7"),

@@ -2,7 +2,7 @@
 
 use crate::invalid::Invalid;
 
-/// The highest signal number of Linux.
+/// Highest signal number of Linux.
 pub(crate) const LAST_SIGNAL: u64 = 64;
 
 /// Names and numbers as on x86-64 and Arm.
@@ -63,7 +63,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, Invalid> {
     Ok(number)
 }
 
-/// The name where there is one, otherwise the number; [`parse`] reads both.
+/// Returns the name if there is one, otherwise the number; [`parse`] reads both.
 pub(crate) fn show(number: u64) -> String {
     match NAMES.iter().find(|&&(_, known)| known == number) {
         Some((name, _)) => (*name).to_owned(),

@@ -6,19 +6,19 @@ use crate::invalid::Invalid;
 use crate::number::parse_time;
 use crate::value::{Field, Value};
 
-/// The allowed values, for messages and docs.
+/// Allowed values, for messages and docs.
 pub(crate) const FORMS: &str = "auto, off, or a time from 1us to 1s";
 
-/// The polling time of waiting calls: about as long as a wake-up takes.
+/// Polling time of waiting calls: about as long as a wake-up takes.
 const CALLS: Duration = Duration::from_micros(20);
 
-/// The longest time.
+/// Maximum polling time.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The time that a thread polls before it sleeps.
+/// Time that a thread polls before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
-    /// Threads decide by themselves, on machines with CPUs to spare.
+    /// Threads decide by themselves, on machines with spare CPUs.
     Auto,
     /// Threads sleep at once.
     Off,
@@ -27,7 +27,7 @@ pub enum Spin {
 }
 
 impl Spin {
-    /// The minimum polling time of a proxy without work.
+    /// Returns the minimum polling time of an idle progress thread.
     #[inline]
     pub const fn of_proxies(self) -> Duration {
         match self {
@@ -36,7 +36,7 @@ impl Spin {
         }
     }
 
-    /// The minimum polling time of a waiting call.
+    /// Returns the minimum polling time of a waiting call.
     #[inline]
     pub const fn of_calls(self) -> Duration {
         match self {

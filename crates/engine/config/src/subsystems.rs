@@ -1,4 +1,4 @@
-//! Which parts of Polyrail write log records.
+//! Parts of Polyrail that write log records.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use polyrail_yaml::excerpt;
 use crate::invalid::Invalid;
 use crate::suggest;
 
-/// The parts of Polyrail that a log record can belong to.
+/// Parts of Polyrail that a log record can belong to.
 pub const SUBSYSTEMS: &[&str] = &[
     "config",
     "engine",
@@ -25,7 +25,7 @@ pub const SUBSYSTEMS: &[&str] = &[
     "rendezvous",
 ];
 
-/// A set of [`SUBSYSTEMS`], as the setting `log_subsystems` spells it.
+/// A set of [`SUBSYSTEMS`], in the spelling of the setting `log_subsystems`.
 ///
 /// Written `all`, or a list like `peer,rail`, or with a leading `^` everything but the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +38,18 @@ impl Subsystems {
     /// All of them.
     pub const ALL: Self = Self { bits: (1 << SUBSYSTEMS.len()) - 1 };
 
-    /// Reads a set as checked by the setting; `None` for a text that is not one.
+    /// Reads a set that the setting has checked; `None` for a text that is not one.
     pub fn parse(text: &str) -> Option<Self> {
         parse(text).ok()
     }
 
-    /// Whether records of this subsystem are written; false for a name that is none.
+    /// Returns whether records of this subsystem are written; false for a name that is not a subsystem.
     pub fn allows(self, subsystem: &str) -> bool {
         bit(subsystem).is_some_and(|bit| self.bits & bit != 0)
     }
 }
 
-/// The shortest text that reads back as the same set.
+/// Writes the shortest text that reads back as the same set.
 impl fmt::Display for Subsystems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Self::ALL {

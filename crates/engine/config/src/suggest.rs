@@ -1,12 +1,13 @@
 //! "Did you mean".
 
-/// All variables of ours begin so: it is no part of what a name is known by.
+/// Prefix of all of Polyrail's variables, which does not help to identify a name.
 const OF_VARIABLES: &str = "polyrail_";
 
-/// Longer names are never compared: they can't be a typing error, and comparing costs their length.
+/// Maximum length of compared names: longer ones can't be typing errors, and the cost of a comparison grows with the
+/// length.
 const LONGEST_NAME: usize = 64;
 
-/// The candidate that was probably meant by `name`, if any is near enough.
+/// Returns the candidate that was probably meant by `name`, if any is near enough.
 pub(crate) fn closest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -14,7 +15,7 @@ pub(crate) fn closest<'a>(
     if name.is_empty() || name.len() > LONGEST_NAME {
         return None;
     }
-    // `Chunk-Bytes` is the right name in the wrong clothes.
+    // `Chunk-Bytes` is the right name in another spelling.
     let name = name.replace('-', "_").to_lowercase();
     let name = name.strip_prefix(OF_VARIABLES).unwrap_or(&name);
     let allowed_edits = (name.chars().count() / 3).max(1);
@@ -27,7 +28,7 @@ pub(crate) fn closest<'a>(
             if edits <= allowed_edits {
                 return Some((edits, candidate));
             }
-            // A name cut short, like `window` for `window_chunks`, ranks after every misspelling.
+            // A truncated name, like `window` for `window_chunks`, ranks after every misspelling.
             let is_cut_short = name.len() >= 3 && lower.starts_with(name);
             is_cut_short.then_some((LONGEST_NAME + edits, candidate))
         })

@@ -14,7 +14,7 @@ use crate::proxies::Proxies;
 use crate::spin::Spin;
 use crate::value::{Field, Value};
 
-/// Below the ports that the kernel gives out and those of Kubernetes' services, and of nobody at IANA.
+/// Port range below the kernel's ephemeral ports and those of Kubernetes' services, and not assigned by IANA.
 const LISTEN_PORTS: RangeInclusive<u16> = 29200..=29999;
 
 impl Settings {
@@ -23,7 +23,7 @@ impl Settings {
         self.listen_port == (0..=0)
     }
 
-    /// The ports of which each rail takes a free one. If `listen_port` is given, its rails try the first one
+    /// Returns the ports of which each rail takes a free one. If `listen_port` is given, its rails try the first one
     /// first.
     pub fn listen_range(&self) -> RangeInclusive<u16> {
         match self.chooses_ports() {
@@ -32,8 +32,8 @@ impl Settings {
         }
     }
 
-    /// Whether `rails` names interfaces, addresses or a plugin, instead of leaving the choice to the engine (`auto`, or
-    /// `^` with interfaces to leave out).
+    /// Returns whether `rails` names interfaces, addresses or a plugin, instead of leaving the choice to the engine
+    /// (`auto`, or `^` with interfaces to leave out).
     pub fn names_rails(&self) -> bool {
         let rails = self.rails.trim();
         rails != "auto" && !rails.starts_with('^')
@@ -44,7 +44,7 @@ impl Settings {
 pub(crate) struct Spec {
     pub(crate) name: &'static str,
     pub(crate) group: &'static str,
-    /// The lines of the help, as written in the table.
+    /// Lines of the help, as written in the table.
     help_lines: &'static [&'static str],
     pub(crate) kind: Kind,
     pub(crate) aliases: &'static [Alias],
@@ -53,12 +53,12 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// The help as one line of text.
+    /// Returns the help as one line of text.
     pub(crate) fn help(&self) -> String {
         self.help_lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
     }
 
-    /// The name of the setting's own environment variable.
+    /// Returns the name of the setting's own environment variable.
     pub(crate) fn env_name(&self) -> String {
         format!("{ENV_PREFIX}{}", self.name.to_uppercase())
     }
@@ -67,30 +67,31 @@ impl Spec {
         (self.get)(settings)
     }
 
-    /// Stores a value that [`Kind::parse`] has let through.
+    /// Stores a value that [`Kind::parse`] has accepted.
     pub(crate) fn store(&self, settings: &mut Settings, value: Value) -> Result<(), Invalid> {
-        // A test shows that every value a kind lets through fits its field.
+        // A test shows that every value that a kind accepts fits its field.
         if (self.put)(settings, value) { Ok(()) } else { Err(Invalid::because("is out of range")) }
     }
 }
 
-/// The place of a setting in [`TABLE`].
+/// Returns the index of a setting in [`TABLE`].
 pub(crate) fn index_of(name: &str) -> Option<usize> {
     TABLE.iter().position(|spec| spec.name == name)
 }
 
-/// Whether a variable is read at all, as an alias or only to say that it has no effect.
+/// Returns whether a variable is read at all, as an alias or only to report that it has no effect.
 pub(crate) fn is_known(env: &str) -> bool {
     let is_alias = || TABLE.iter().any(|spec| spec.aliases.iter().any(|alias| alias.env == env));
     alias::WITHOUT_COUNTERPART.iter().any(|(known, _)| *known == env) || is_alias()
 }
 
-/// The names of all settings, in the order of the documentation.
+/// Returns the names of all settings, in the order of the documentation.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|spec| spec.name)
 }
 
-/// What a setting can be, if only some words are possible; else, and of a setting that there is not, none.
+/// Returns the allowed words of a setting that has only certain words as values; empty for other settings and unknown
+/// names.
 pub fn choices(name: &str) -> &'static [&'static str] {
     match index_of(name).map(|index| TABLE[index].kind) {
         Some(Kind::Choice(names)) => names,

@@ -1,4 +1,4 @@
-//! A setting's value apart from its type, as rows and JSON need it.
+//! A setting's value independent of its type, as rows and JSON need it.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Numbers stay numbers in JSON.
+/// Serializes numbers as JSON numbers.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -38,12 +38,12 @@ impl Serialize for Value {
 
 /// A type that a setting can have.
 pub(crate) trait Field: Sized {
-    /// The type of a default written in the table.
+    /// Type of a default written in the table.
     type Const;
 
     fn new(default: Self::Const) -> Self;
     fn value(&self) -> Value;
-    /// `None` for a value of another type or beyond this one.
+    /// Returns `None` for a value of another type or out of this type's range.
     fn from_value(value: Value) -> Option<Self>;
 }
 

@@ -1,25 +1,24 @@
-//! The config file: a flat YAML mapping from settings to values.
+//! Config file: a flat YAML mapping from settings to values.
 
 use polyrail_yaml::{Entry, Fault, FaultKind, Node, Position, Value, excerpt};
 
 use crate::error::ConfigError;
 
-/// The largest config file; every setting fits many times.
+/// Maximum size of a config file; every setting fits many times.
 pub const FILE_LIMIT_BYTES: usize = 1 << 20;
 
-/// A setting as the file has it.
+/// A setting in the file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) name: String,
     pub(crate) value: String,
-    /// Where the name stands.
+    /// Position of the name.
     pub(crate) name_at: Position,
-    /// Where the value stands.
+    /// Position of the value.
     pub(crate) value_at: Position,
 }
 
-/// Reads a file's text into its items, in their order; the names are not looked at, except that
-/// none comes twice.
+/// Reads a file's text into its items, in their order. The names are not checked, except that none occurs twice.
 pub(crate) fn parse(text: &str, path: &str) -> Result<Vec<Item>, ConfigError> {
     if text.len() > FILE_LIMIT_BYTES {
         return Err(ConfigError::TooLarge { path: path.to_owned(), limit_bytes: FILE_LIMIT_BYTES });
@@ -39,7 +38,7 @@ pub(crate) fn parse(text: &str, path: &str) -> Result<Vec<Item>, ConfigError> {
     }
 }
 
-/// The key that may hold all settings, so that a file says whose it is.
+/// Key that may hold all settings, so that a file shows which program it belongs to.
 const WRAPPER: &str = "polyrail";
 
 struct File<'a> {
@@ -47,7 +46,7 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// All settings, which may stand below [`WRAPPER`] if that stands alone.
+    /// Returns all settings, which may be below [`WRAPPER`] if that is the only key.
     fn settings(&self, entries: Vec<Entry>) -> Result<Vec<Item>, ConfigError> {
         let is_wrapper =
             |entry: &Entry| entry.name == WRAPPER && matches!(entry.node.value, Value::Map(_));
@@ -77,7 +76,7 @@ impl File<'_> {
         }
     }
 
-    /// One setting, whose value is one text.
+    /// Reads one setting, whose value is one text.
     fn item(&self, entry: Entry) -> Result<Item, ConfigError> {
         let what = format!("the value of `{}`", excerpt(&entry.name));
         let at = entry.node.at;
@@ -101,7 +100,7 @@ impl File<'_> {
         self.syntax(at, format!("{what} is a {found}"), Some(remedy))
     }
 
-    /// What is wrong with any YAML file, in words for this one.
+    /// Rewords the errors of any YAML file for this one.
     fn refusal(&self, fault: Fault) -> ConfigError {
         let Fault { at, path, kind } = fault;
         let what = match path.strip_prefix("polyrail.").unwrap_or(&path) {
@@ -155,7 +154,7 @@ mod tests {
         parse(text, "f").unwrap().into_iter().map(|item| (item.name, item.value)).collect()
     }
 
-    /// Without what is allowed, which is alike for all.
+    /// Removes the allowed values, which are the same for all.
     fn fault(text: &str) -> String {
         let text = parse(text, "f").unwrap_err().to_string();
         text.strip_suffix("; allowed: one `name: value` for each setting")

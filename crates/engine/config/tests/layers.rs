@@ -1,4 +1,4 @@
-//! Which layer wins, and what each value remembers about it.
+//! Precedence of layers, and the origin that each value keeps.
 
 use polyrail_config::{
     Config, ConfigBuilder, LogLevel, Origin, Preset, Progress, Proxies, Spin, names,
@@ -199,8 +199,8 @@ fn an_automatic_or_empty_alias_changes_nothing_and_says_so() {
     assert_eq!(with_env(&[("NCCL_PROXY_DUMP_SIGNAL", "-1")]).dump_signal, 0);
 }
 
-/// Every alias of another tool, with values that the tool reads in another way than a person, and the setting's value
-/// then. An empty text is the default.
+/// Every alias of another tool, with values that the tool reads in another way than a person, and the setting's
+/// resulting value. An empty text is the default.
 const ODD_VALUES: &[(&str, &str, &str, &str)] = &[
     ("NCCL_SOCKET_IFNAME", ",", "rails", ""),
     ("NCCL_SOCKET_IFNAME", "eth0:5000", "rails", "eth0"),

@@ -1,4 +1,4 @@
-//! Bad input: every error names the field, the value, the allowed range and where it was given.
+//! Invalid input: every error names the field, the value, the allowed range and the origin.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 /// Names and values.
 type Pairs = &'static [(&'static str, &'static str)];
 
-/// An engine needs both to show certificates.
+/// An engine needs both to present certificates.
 const CERTIFICATE: (&str, &str) = ("certificate_file", "cert.pem");
 const KEY: (&str, &str) = ("certificate_key_file", "key.pem");
 const TRUST: (&str, &str) = ("trust_file", "ca.pem");
@@ -93,7 +93,7 @@ fn both_ends_of_every_range_are_taken_and_what_lies_beyond_is_not() {
         ("dump_signal", 0, 64),
     ] {
         for value in [low, high] {
-            // Another setting may conflict, but the value itself is taken and fits its type.
+            // Another setting may conflict, but the value itself is accepted and fits its type.
             match set(&[(name, &value.to_string())]).unwrap().build() {
                 Ok(config) => {
                     let rows = config.rows();
@@ -316,7 +316,7 @@ fn files_that_cannot_be_read_are_refused_by_their_fault() {
     let binary = Config::builder().file(&path).unwrap_err().to_string();
     assert!(binary.contains("byte 9 is not UTF-8 text; allowed: "), "{binary}");
 
-    // A character of three bytes straddles the limit; the size is still what is wrong.
+    // A character of three bytes straddles the limit; the error is still about the size.
     std::fs::write(&path, "\u{20ac}".repeat(FILE_LIMIT_BYTES / 3 + 1)).unwrap();
     let error = Config::builder().file(&path).unwrap_err();
     assert!(matches!(error, ConfigError::TooLarge { .. }), "{error}");
@@ -325,7 +325,7 @@ fn files_that_cannot_be_read_are_refused_by_their_fault() {
     assert_eq!(Config::builder().file(&path).unwrap().build().unwrap().sockets, 4);
 }
 
-/// Reading some of them would wait for ever, or have no end.
+/// Reading some of these files would hang, or never end.
 #[test]
 fn what_is_no_regular_file_is_refused_and_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use polyrail_config::ConfigBuilder;
 
-/// Set in the programs that this test starts.
+/// Variable set in the programs that this test starts.
 const IS_CHILD: &str = "TEST_IS_CHILD";
 const NAME: &str = "a_setuid_program_obeys_no_variable_and_no_file_below_home";
-/// `nobody`.
+/// User ID of `nobody`.
 const CALLER: u32 = 65534;
 
 #[test]

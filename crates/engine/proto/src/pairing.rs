@@ -20,7 +20,7 @@ pub use layout::Layout;
 pub use pairs::Pairs;
 pub use replacing::Replacement;
 
-/// How a local rail reaches a rail of the peer, as far as this host knows.
+/// Reachability of a rail of the peer from a local rail, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Both addresses are in one network.

@@ -17,14 +17,14 @@ pub struct Placement {
 pub struct RailProxies {
     /// Never empty.
     pub proxies: Vec<usize>,
-    /// How many rails the threads serve, and the position of this one among them.
+    /// Number of rails that the threads serve, and the position of this one among them.
     rails: u32,
     position: u32,
 }
 
 impl Placement {
-    /// Places `count` progress threads, at least one, on rails with these interfaces. Of the interfaces of a rail, the
-    /// first that is bound counts.
+    /// Places `count` progress threads, at least one, on rails with these interfaces. If several interfaces of a rail
+    /// are bound, the first counts.
     ///
     /// Without bindings, every thread serves every rail, on the CPUs of `list`. With bindings, the rails of one
     /// interface have their own threads on the interface's CPUs, and interfaces without a binding use `list`. Fewer

@@ -1,4 +1,4 @@
-//! Limits on what one peer may make this engine remember. An honest peer near a quota is told to wait, or that one
+//! Limits on what one peer may make this engine remember. An honest peer near a quota gets a refusal: wait, or this
 //! operation is impossible. Exceeding a limit that only a dishonest peer reaches is a protocol violation.
 
 use thiserror::Error;

@@ -304,7 +304,7 @@ fn no_address(addresses: &[&Interface]) -> String {
 
 /// An address of the loopback network need not be configured to be usable.
 fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
-    // It needs no scope, so peers of the same cable can reach it.
+    // No scope is needed, so peers on the same cable can reach it.
     let is_fit =
         |i: &&Interface| i.is_usable() || address.is_ipv4() && i.state == AddressState::LinkLocal;
     let own: Vec<&Interface> = all.iter().filter(|i| i.address == address).collect();

@@ -335,7 +335,7 @@ impl FrameReader {
             if raw > 0 && !self.takes_raw {
                 return Err(self.broken(WireError::RawPayload));
             }
-            // It may be opened before the end of the preceding chunk was reported.
+            // The record may be opened before the end of the preceding chunk was reported.
             if raw > 0 && self.left() > 0 {
                 // The frame of this payload was in an earlier record.
                 return Err(self.broken(WireError::RawMismatch { raw, payload: 0 }));

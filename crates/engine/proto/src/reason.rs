@@ -141,7 +141,7 @@ pub struct TransferProgress {
     pub peer: String,
     /// Connections towards it.
     pub flows: Flows,
-    /// How long there was no progress; zero if nothing was outstanding.
+    /// Duration without progress; zero if nothing was outstanding.
     pub silence: Duration,
     /// Last error: rail, addresses, error.
     pub last_problem: Option<String>,

@@ -126,7 +126,7 @@ impl Default for ReceiverLimits {
         Self {
             flows: 1024,
             // A transfer of many chunks is active until the last one is here, so an honest peer has as many as its
-            // windows hold, plus some that it was told to send later.
+            // windows hold, plus some refused for now.
             transfers: 1 << 16,
             chunks: 1 << 26,
             window: 1024,
@@ -151,7 +151,7 @@ pub enum Verdict {
 /// The driver's decision whether a chunk may land in its places.
 pub type Permission = Result<(), RefusalCode>;
 
-/// How to answer a chunk that has ended.
+/// Answer to a chunk that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// Acknowledge it.

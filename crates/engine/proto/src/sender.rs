@@ -127,7 +127,7 @@ pub struct NewTransfer<S> {
     pub source: S,
     /// Driver's identifier for it, returned in events.
     pub token: u64,
-    /// Its deadline.
+    /// Deadline, if there is one.
     pub deadline: Option<Time>,
 }
 
@@ -213,7 +213,7 @@ struct Flow {
     up: bool,
     /// The driver will not pull for now.
     rests: bool,
-    /// Its last pull had to leave a chunk to other rails.
+    /// The last pull had to leave a chunk to other rails.
     denied: bool,
     /// In order of sending. The first `written - acknowledged` are with the kernel.
     in_flight: VecDeque<(TransferHandle, u32, Load)>,

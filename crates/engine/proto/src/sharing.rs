@@ -29,7 +29,7 @@ enum Known {
     Asked,
     /// No thread waits for the answer any longer; it is still expected.
     Overdue,
-    /// It worked once.
+    /// The trial worked once.
     Works,
 }
 

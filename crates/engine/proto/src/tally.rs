@@ -1,5 +1,5 @@
-//! What became of transfers: how many, how large, how long they took, and why others failed. Only
-//! engines whose metrics are served keep it, but for two sums.
+//! Counts of transfers: how many, how large, how long they took, and why others failed. Except for two sums, they are
+//! kept only by engines whose metrics are served.
 
 use std::array::from_fn;
 use std::time::Duration;
@@ -15,31 +15,30 @@ pub use counters::{ArrivalStats, Counter, FlowStats};
 /// Transfers with a peer.
 #[derive(Default)]
 pub struct Tally {
-    /// Payload that devices were given to copy from end to end.
+    /// Payload bytes that devices were given to copy from end to end.
     pub peer_copy_bytes: Counter,
-    /// Payload that was left for it in memory that both have open.
+    /// Payload bytes that were left for the peer in memory that both have open.
     pub shared_bytes: Counter,
     /// By operation and path.
     complete: [[Complete; PATHS]; KINDS],
     failed: [Counter; FAILURES.len()],
 }
 
-/// Transfers that are complete.
+/// Complete transfers.
 #[derive(Default)]
 struct Complete {
     transfers: Counter,
     bytes: Counter,
 }
 
-/// How long transfers took, by path and size.
+/// Durations of transfers, by path and size.
 ///
-/// Several threads count at once, so there are several of everything, and each thread mostly has its
-/// own: it says which.
+/// Several threads count at once, so there are several shards. Each thread mostly has its own, and names it.
 pub struct Durations {
     shards: [Shard; SHARDS],
 }
 
-/// On lines of its own.
+/// On separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
@@ -54,14 +53,14 @@ struct Histogram {
 
 /// Transfers of one path and size.
 pub struct Distribution {
-    /// The path.
+    /// Name of the path.
     pub path: &'static str,
-    /// The name of the class of sizes.
+    /// Name of the size class.
     pub size: &'static str,
-    /// How long they took together, in ns.
+    /// Sum of their durations, in ns.
     pub sum_ns: u64,
-    /// Upper bound in seconds, infinite for the last one, and how many took no longer and more than the bound
-    /// before.
+    /// Upper bound in seconds, infinite for the last one, and the number of transfers that took no longer than it and
+    /// longer than the previous bound.
     pub buckets: Vec<(f64, u64)>,
 }
 
@@ -71,7 +70,7 @@ const PATHS: usize = 4;
 const PATH_NAMES: [&str; PATHS] = ["tcp", "shared", "peer_copy", "single_copy"];
 const SHARDS: usize = 8;
 
-/// The largest transfer of each class, and what to call the class.
+/// Largest transfer of each class, and the name of the class.
 const SIZES: [(u64, &str); 6] = [
     (4 << 10, "4KiB"),
     (64 << 10, "64KiB"),
@@ -81,7 +80,7 @@ const SIZES: [(u64, &str); 6] = [
     (u64::MAX, "more"),
 ];
 
-/// The longest time of each bucket but the last one.
+/// Longest time of each bucket except the last.
 const BOUNDS_NS: [u64; 22] = [
     5_000,
     10_000,
@@ -108,8 +107,8 @@ const BOUNDS_NS: [u64; 22] = [
 ];
 
 impl Tally {
-    /// A transfer is over, whose bytes took that path. It has moved so many bytes in so long, and is counted in that
-    /// shard.
+    /// Counts a transfer that is over, by the path of its bytes. `result` holds its bytes and duration, or its error;
+    /// `durations` and `shard` say where to count.
     pub fn note(
         &self,
         kind: OpKind,
@@ -123,7 +122,7 @@ impl Tally {
                 let complete = &self.complete[kind_place(kind)][path];
                 complete.transfers.add(1);
                 complete.bytes.add(bytes);
-                // A receive waits for whoever sends, which tells nothing of the way.
+                // A receive waits for its sender, so its duration reveals nothing about the path.
                 if !matches!(kind, OpKind::Receive { .. }) {
                     durations.note(shard, path, bytes, duration);
                 }
@@ -136,7 +135,7 @@ impl Tally {
         }
     }
 
-    /// Operation, path, transfers and bytes of what is complete.
+    /// Returns operation, path, transfers and bytes of complete transfers.
     pub fn complete(&self) -> impl Iterator<Item = (&'static str, &'static str, u64, u64)> + '_ {
         let of_kind = |(kind, paths): (&'static str, &'static [&'static str; PATHS])| {
             paths.iter().map(move |path| (kind, *path))
@@ -148,7 +147,7 @@ impl Tally {
         counted.filter(|(_, _, transfers, _)| *transfers > 0)
     }
 
-    /// Reasons and how many transfers failed for them.
+    /// Returns reasons and how many transfers failed for them.
     pub fn failed(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counted = FAILURES.into_iter().zip(self.failed.iter().map(Counter::get));
         counted.filter(|(_, count)| *count > 0)
@@ -156,7 +155,7 @@ impl Tally {
 }
 
 impl Durations {
-    /// None yet.
+    /// Returns empty counts.
     pub fn new() -> Box<Self> {
         Box::new(Self { shards: from_fn(|_| Shard::default()) })
     }
@@ -170,7 +169,7 @@ impl Durations {
         histogram.buckets[BOUNDS_NS.partition_point(|bound| *bound < ns)].add(1);
     }
 
-    /// Every path and size that there was.
+    /// Returns every path and size that occurred.
     pub fn distributions(&self) -> Vec<Distribution> {
         let of = |path: usize, size: usize| {
             let shards = || self.shards.iter().map(|shard| &shard.histograms[path][size]);

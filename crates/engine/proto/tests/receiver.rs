@@ -157,7 +157,7 @@ fn a_device_copies_a_chunk_into_place_while_its_flow_brings_the_next() {
     let second = r.detach(A).unwrap();
     assert_eq!(r.handle_landed(second, Ok(())), Settled::Ack);
     assert_eq!(r.poll_event(), None, "one is not in place yet");
-    // Its rail failed meanwhile: a second copy must wait for the first, and the first counts.
+    // The first copy's rail failed meanwhile: a second copy must wait for the first, and the first counts.
     r.handle_flow_down(A);
     assert_eq!(begin(&mut r, B, chunk(1, 0, 2)), Verdict::Refuse(RefusalCode::Busy));
     r.handle_chunk_end(B, true);

@@ -66,7 +66,7 @@ const TRANSITIONS: &[(State, Call, State)] = &[
     (Draining, Written, Failed),
     (Draining, HandBack, Failed),
     (Draining, FlowDown, Failed),
-    // It was complete before its end was requested.
+    // The transfer was complete before its end was requested.
     (Draining, Written, Done),
     (Draining, FlowDown, Done),
 ];

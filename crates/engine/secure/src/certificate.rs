@@ -1,15 +1,15 @@
-//! Certificates: whose an engine's key is, in the word of an organisation.
+//! Certificates: an organisation's confirmation of the owner of an engine's key.
 //!
-//! The handshake proves that the other end holds the private half of its key. A certificate with a
-//! **statement** adds whose key that is: its owner signs, once per run and certificate, the public key
-//! of the engine. Both ends show certificate and statement inside of the handshake's encrypted messages.
+//! The handshake proves that the other end holds the private half of its key. A certificate with a **statement** adds
+//! whose key that is: its owner signs, once per run and certificate, the public key of the engine. Both ends send
+//! certificate and statement inside the handshake's encrypted messages.
 //!
 //! ```text
 //! 64 spaces, "polyrail, key of an engine, version 1", 0, public key, SHA-256 of the certificate
 //! ```
 //!
-//! The spaces are TLS's own (RFC 8446, 4.4.3): no other protocol can be made to sign such a text with the
-//! same key. The hash ends the statement with its certificate, also where the next one has the same key.
+//! The spaces are TLS's (RFC 8446, 4.4.3): no other protocol can be made to sign such a text with the same key. The
+//! hash ties the statement to its certificate, even if the next certificate has the same key.
 
 mod files;
 mod names;
@@ -33,18 +33,18 @@ use self::shown::Shown;
 use self::words::{fault, owner};
 use crate::identity::PublicKey;
 
-/// Most bytes of all that is shown.
+/// Maximum bytes of chain and statement together.
 pub const MAX_SHOWN_BYTES: usize = 16 << 10;
-/// Most certificates of a chain. Where all have the name of a CA, each order of them may be a way there,
-/// which costs one check of a signature: 16 orders of three.
+/// Maximum certificates of a chain. If all have the name of a CA, each order of them may be a path, which costs one
+/// check of a signature: 16 orders of three.
 const CHAIN_MAX: usize = 4;
 
-/// What is signed in front of the key, so that the signature means nothing else.
+/// Prefix of the signed key, so that the signature has no other meaning.
 const STATEMENT_LABEL: &[u8] = b"polyrail, key of an engine, version 1";
-/// As many as in TLS.
+/// Same number as in TLS.
 const STATEMENT_SPACES: usize = 64;
 
-/// How a statement is signed; each fits one kind of key.
+/// Signature algorithms of statements; each fits one kind of key.
 static STATEMENT_ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 4] = [
     algorithms::ED25519,
     algorithms::ECDSA_P256_SHA256,
@@ -56,78 +56,78 @@ static STATEMENT_ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 4] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixSeconds(pub u64);
 
-/// What an engine is in a handshake, which a certificate has to allow.
+/// Role of an engine in a handshake, which a certificate has to allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It connects; in a certificate `clientAuth`.
+    /// The engine connects; in a certificate `clientAuth`.
     Initiator,
-    /// It is connected to; in a certificate `serverAuth`.
+    /// The engine is connected to; in a certificate `serverAuth`.
     Responder,
 }
 
-/// Why a certificate proves nothing here: a phrase that follows the words "the certificate".
+/// Reason why a certificate proves nothing here: a phrase that follows the words "the certificate".
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CertificateError {
-    /// It is no certificate, or one that never holds, or cut, or too long.
+    /// The bytes are not a certificate, or are cut or too long, or the certificate is never valid.
     #[error("can't be used: {why}")]
     Malformed {
-        /// What is wrong.
+        /// Fault of the certificate.
         why: String,
     },
-    /// No chain leads from it to the CAs that are trusted.
+    /// No chain leads from the certificate to the trusted CAs.
     #[error("is not vouched for by a CA of trust_file: {why}")]
     Untrusted {
-        /// What is wrong.
+        /// Fault of the chain.
         why: String,
     },
-    /// It has expired, or one of its chain has.
+    /// The certificate has expired, or one of its chain has.
     #[error("expired at {at} ({whose})")]
     Expired {
-        /// The names on the one that has expired, or its subject; for a CA of the chain, that it is one.
+        /// Names on the expired certificate, or its subject; says so if it is a CA of the chain.
         whose: String,
-        /// When.
+        /// Time of expiry.
         at: UnixSeconds,
     },
-    /// It is of the future, or one of its chain is.
+    /// The certificate is not valid yet, or one of its chain is not.
     #[error("is valid from {from} only ({whose})")]
     NotYetValid {
-        /// The names on the one that is of the future, as in [`Self::Expired`].
+        /// Names on the certificate that is not valid yet, as in [`Self::Expired`].
         whose: String,
-        /// From when.
+        /// Start of its validity.
         from: UnixSeconds,
     },
-    /// Its extended key usage leaves out what it is used for.
+    /// The extended key usage does not include the certificate's use here.
     #[error("is not for {role}")]
     Usage {
-        /// What it is used for.
+        /// Use of the certificate.
         role: Role,
     },
-    /// It names nobody, or names somebody in a way that does not tell who it is.
+    /// The certificate has no name, or names that are ambiguous.
     #[error("has to have DNS names or exactly one SPIFFE ID as subject alternative names")]
     Nameless,
-    /// It is in order, but its names are not allowed.
+    /// The certificate is valid, but its names are not allowed.
     #[error("is of {}, which allowed_names leaves out", .names.join(", "))]
     NotAllowed {
-        /// Its names.
+        /// Names on the certificate.
         names: Vec<String>,
     },
-    /// Its owner has not signed the key of the engine that shows it.
+    /// The certificate's owner has not signed the key of the engine that presents it.
     #[error("is of somebody else than the engine that shows it")]
     Statement,
 }
 
-/// What is for the engine to say about certificates.
+/// The engine's decisions about certificates.
 pub trait Policy: Send + Sync {
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> UnixSeconds;
 
-    /// Whether who has this name may connect, and may be connected to.
+    /// Returns whether an engine with this name may connect, and may be connected to.
     fn allows(&self, name: &str) -> bool;
 }
 
-/// The certificate of an engine, its statement, and whom the engine trusts in turn. The private key is
-/// not in here: it has signed.
+/// Certificate of an engine, its statement, and the CAs that the engine trusts. The private key is not stored: it has
+/// signed.
 pub struct Certified {
     chain: Vec<CertificateDer<'static>>,
     names: Vec<String>,
@@ -168,25 +168,25 @@ impl Certified {
         Ok(certified)
     }
 
-    /// The names of the own certificate.
+    /// Returns the names on the engine's own certificate.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Whether the own certificate holds now.
+    /// Checks that the engine's own certificate is valid now.
     ///
     /// # Errors
-    /// As an engine with the same `trust_file` would refuse it.
+    /// The error with which an engine with the same `trust_file` would refuse it.
     pub fn holds_as(&self, role: Role) -> Result<(), CertificateError> {
         self.vouch(&self.chain, role)
     }
 
-    /// What is shown to the other end: chain and statement. It is good for one key only.
+    /// Returns the bytes for the other end: chain and statement. They are valid for one key only.
     pub fn shown(&self) -> &[u8] {
         &self.shown
     }
 
-    /// The names of the engine with this key, which has shown this.
+    /// Returns the names of the engine with this key, which has sent `shown`.
     pub(crate) fn verify(
         &self,
         shown: &[u8],
@@ -206,7 +206,7 @@ impl Certified {
         }
     }
 
-    /// Whether a CA that is trusted here vouches for a chain.
+    /// Checks that a CA that is trusted here has issued the chain.
     fn vouch(&self, chain: &[CertificateDer<'_>], role: Role) -> Result<(), CertificateError> {
         let usage = match role {
             Role::Initiator => KeyUsage::client_auth(),
@@ -250,11 +250,11 @@ impl fmt::Display for Role {
 }
 
 impl fmt::Display for UnixSeconds {
-    /// As RFC 3339 writes it: `2026-11-23T07:30:00Z`.
+    /// Formats the time as in RFC 3339: `2026-11-23T07:30:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.0 / 86_400, self.0 % 86_400);
-        // Years that begin in March end with the day that not all have; 400 of them repeat. Day 0 is
-        // 1 March of the year 0, 719,468 days before 1970.
+        // Years that begin in March end with the day that only some have; 400 of them repeat. Day 0 is 1 March of the
+        // year 0, 719,468 days before 1970.
         let days = days.saturating_add(719_468);
         let (era, day) = (days / 146_097, days % 146_097);
         let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -269,7 +269,7 @@ impl fmt::Display for UnixSeconds {
     }
 }
 
-/// What the owner of a certificate signs for an engine's key.
+/// Returns the text that the owner of a certificate signs for an engine's key.
 fn statement(key: PublicKey, leaf: &CertificateDer<'_>) -> Vec<u8> {
     let mut text = vec![b' '; STATEMENT_SPACES];
     text.extend_from_slice(STATEMENT_LABEL);
@@ -285,7 +285,7 @@ fn leaf<'a>(chain: &'a [CertificateDer<'a>]) -> Result<EndEntityCert<'a>, Certif
 }
 
 fn is_signed(leaf: &EndEntityCert<'_>, statement: &[u8], signature: &[u8]) -> bool {
-    // One of another kind of key is refused before anything is computed.
+    // An algorithm for another kind of key is refused before anything is computed.
     STATEMENT_ALGORITHMS
         .iter()
         .any(|algorithm| leaf.verify_signature(*algorithm, statement, signature).is_ok())
@@ -295,11 +295,11 @@ fn malformed(why: impl fmt::Display) -> CertificateError {
     CertificateError::Malformed { why: why.to_string() }
 }
 
-/// Whose certificate of a chain it is that does not hold at `now`, which `error` says of one of them.
+/// Returns whose certificate of a chain is not valid at `now`, given the verifier's `error` about one of them.
 fn outdated(chain: &[CertificateDer<'_>], now: PkiTime, error: &webpki::Error) -> String {
     let usage = KeyUsage::server_auth();
     let is_it = |certificate: &EndEntityCert<'_>| {
-        // Dates are looked at before anything else, so no CA is needed.
+        // The verifier checks dates before anything else, so no CA is needed.
         let alone = certificate.verify_for_usage(&[], &[], &[], now, usage, None, None);
         alone.is_err_and(|other| other == *error)
     };

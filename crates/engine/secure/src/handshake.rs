@@ -1,4 +1,4 @@
-//! The handshake: three messages, after which both ends know each other's identity and share keys.
+//! Handshake of three messages, after which both ends know each other's identity and share keys.
 //!
 //! ```text
 //! -> proof u8, psk, e, tag              the stranger is told nothing before this holds
@@ -6,12 +6,12 @@
 //! -> s, se, the initiator's words, tag  so does the initiator
 //! ```
 //!
-//! Where certificates are the proof, the responder's is in the second message, and the initiator's in
-//! front of its words (its length as u16). Who connects checks the one before it says anything; who is
-//! connected to checks the other before it gives the words to anybody.
+//! If certificates are the credential, the responder's is in the second message, and the initiator's in front of its
+//! payload (its length as u16). The initiator verifies the responder before it sends its payload; the responder
+//! verifies the initiator before it hands that payload on.
 //!
-//! A first message can be repeated by whoever recorded it, but gains nothing: what follows needs the
-//! private half of `e`.
+//! An attacker who has recorded a first message can repeat it, but gains nothing: the rest needs the private half of
+//! `e`.
 
 use std::sync::Arc;
 
@@ -24,38 +24,38 @@ use crate::noise::builder;
 use crate::record::Keys;
 use crate::secret::{Keyring, Proof, Secret};
 
-/// Both ends must mean the same protocol and the same proof.
+/// Both ends must mean the same protocol and the same credential.
 const PROLOGUE: &[u8] = b"polyrail handshake 2";
-/// What the messages have beside the words in them: two keys and two tags at most, rounded up.
+/// Bytes of a message besides its payload: two keys and two tags at most, rounded up.
 const OVERHEAD_BYTES: usize = 128;
-/// The most that a Noise message holds.
+/// Maximum bytes of a Noise message.
 const MESSAGE_MAX: usize = 65_535;
 
-/// Why a handshake ended.
+/// Reason why a handshake ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HandshakeError {
-    /// The first byte names no proof.
+    /// The first byte names no known credential.
     #[error("handshake field proof is {got}, allowed is 1 to 5")]
     Proof {
-        /// The byte.
+        /// Byte read.
         got: u8,
     },
     /// The other side does not know the secret, or a message was changed on its way.
     #[error("the proof does not hold: another secret, or a changed message")]
     Unproven,
-    /// This end does not accept the proof at all.
+    /// This end does not accept this kind of credential at all.
     #[error("a proof by {0} is not accepted here")]
     NotAccepted(Proof),
-    /// The other side is proven to be somebody else than it says, or than was meant.
+    /// The other side's proven identity differs from the one that it claims, or that was meant.
     #[error("it is another engine than it says, or than was meant")]
     OtherIdentity,
-    /// The certificate of the other end does not hold.
+    /// The other end's certificate is not valid.
     #[error("its certificate {0}")]
     Certificate(#[from] CertificateError),
-    /// The words are longer than a message can hold.
+    /// The payload is longer than a message can hold.
     #[error("{bytes} bytes of words, allowed are {max}", max = MESSAGE_MAX - OVERHEAD_BYTES)]
     TooLong {
-        /// Their length.
+        /// Length of the payload.
         bytes: usize,
     },
     /// The library failed in a way that no input causes.
@@ -63,31 +63,31 @@ pub enum HandshakeError {
     Library,
 }
 
-/// The side that connects, between its first message and its last.
+/// The initiator, between its first message and its last.
 pub struct Initiator {
     state: HandshakeState,
     certified: Option<Arc<Certified>>,
     names: Vec<String>,
 }
 
-/// The side that was connected to, between the first message and the last.
+/// The responder, between the first message and the last.
 pub struct Responder {
     state: HandshakeState,
     proof: Proof,
     certified: Option<Arc<Certified>>,
 }
 
-/// What a responder knows after the last message.
+/// A responder's result after the last message.
 pub struct Proven {
-    /// Who connected.
+    /// Key of the initiator.
     pub initiator: PublicKey,
-    /// By which proof.
+    /// Credential that the initiator used.
     pub proof: Proof,
-    /// The names on its certificate; none if it proved something else.
+    /// Names on its certificate; empty for another credential.
     pub names: Vec<String>,
-    /// What it said.
+    /// Payload of its last message.
     pub words: Vec<u8>,
-    /// For all that follows.
+    /// Keys for everything that follows.
     pub keys: Keys,
 }
 
@@ -130,7 +130,7 @@ fn other_end(state: &HandshakeState) -> Result<PublicKey, HandshakeError> {
 }
 
 impl Initiator {
-    /// Begins; gives the first message.
+    /// Begins a handshake; returns the first message.
     ///
     /// # Errors
     /// Only if the library fails.
@@ -145,7 +145,7 @@ impl Initiator {
         Ok((Self { state, certified: None, names: Vec::new() }, message))
     }
 
-    /// The same with certificates as the proof of both ends.
+    /// Begins a handshake with certificates as the credential of both ends.
     ///
     /// # Errors
     /// Only if the library fails.
@@ -157,10 +157,10 @@ impl Initiator {
         Ok((Self { certified: Some(certified), ..begun }, first))
     }
 
-    /// Reads the second message; tells who answered.
+    /// Reads the second message; returns the responder's key.
     ///
     /// # Errors
-    /// If the other side did not prove the secret, or its certificate does not hold here.
+    /// If the other side did not prove the secret, or its certificate is not valid here.
     pub fn read(&mut self, second: &[u8]) -> Result<PublicKey, HandshakeError> {
         let shown = read(&mut self.state, second)?;
         let other = other_end(&self.state)?;
@@ -170,22 +170,22 @@ impl Initiator {
         Ok(other)
     }
 
-    /// The names on the certificate of who answered; none if there is none.
+    /// Returns the names on the responder's certificate; empty without one.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Ends with the third message, which carries `words`.
+    /// Finishes with the third message, which carries `words`.
     ///
     /// # Errors
-    /// If the words are too long, or [`Self::read`] was not called or failed.
+    /// If the payload is too long, or [`Self::read`] was not called or failed.
     pub fn finish(mut self, words: &[u8]) -> Result<(Vec<u8>, Keys), HandshakeError> {
         let third = match &self.certified {
             None => write(&mut self.state, words)?,
-            // It was shown nothing that holds.
+            // No valid certificate was received.
             Some(_) if self.names.is_empty() => return Err(HandshakeError::Library),
             Some(certified) => {
-                // It has at most `MAX_SHOWN_BYTES`.
+                // The certificate has at most `MAX_SHOWN_BYTES`.
                 let len = (certified.shown().len() as u16).to_le_bytes();
                 write(&mut self.state, &[&len, certified.shown(), words].concat())?
             }
@@ -196,10 +196,10 @@ impl Initiator {
 }
 
 impl Responder {
-    /// Reads the first message; gives the second.
+    /// Reads the first message; returns the second.
     ///
     /// # Errors
-    /// If nothing on the keyring is proven by it.
+    /// If the message proves none of the secrets on the keyring.
     pub fn new(
         identity: &Identity,
         keyring: &Keyring,
@@ -227,7 +227,7 @@ impl Responder {
         Err(HandshakeError::Unproven)
     }
 
-    /// By what the other side proves that it may connect.
+    /// Returns the credential with which the other side proves that it may connect.
     pub fn proof(&self) -> Proof {
         self.proof
     }
@@ -235,7 +235,7 @@ impl Responder {
     /// Reads the third message.
     ///
     /// # Errors
-    /// If it was not made by whoever made the first, or the certificate in it does not hold here.
+    /// If the sender of the first message did not make it, or the certificate in it is not valid here.
     pub fn finish(mut self, third: &[u8]) -> Result<Proven, HandshakeError> {
         let mut words = read(&mut self.state, third)?;
         let initiator = other_end(&self.state)?;
@@ -251,7 +251,7 @@ impl Responder {
     }
 }
 
-/// What is shown, and the words behind it.
+/// Splits off the certificate bytes; the rest is the payload.
 fn split(message: &[u8]) -> Result<(&[u8], &[u8]), CertificateError> {
     let cut = || CertificateError::Malformed { why: "it is cut".to_owned() };
     let (len, rest) = message.split_first_chunk::<2>().ok_or_else(cut)?;
@@ -323,7 +323,7 @@ mod tests {
         let refused = HandshakeError::NotAccepted;
         assert_eq!(unproven(Proof::Host, &guess), Some(refused(Proof::Host)));
         assert_eq!(unproven(Proof::Nothing, &Secret::nothing()), Some(refused(Proof::Nothing)));
-        // Nor does it help to call one proof another.
+        // Naming another credential does not help either.
         let secret = ends.capability.secret();
         assert_eq!(unproven(Proof::Secret, &secret), Some(HandshakeError::Unproven));
         for first in [&[][..], &[0], &[9; 49], &[1; 49], &[1; 2000]] {

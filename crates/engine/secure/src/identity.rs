@@ -1,4 +1,4 @@
-//! The key pair of an engine.
+//! Key pair of an engine.
 
 use std::fmt;
 use std::io;
@@ -10,26 +10,26 @@ use crate::noise::builder;
 
 /// Bytes of either key (X25519).
 const KEY_BYTES: usize = 32;
-/// What is hashed in front of a public key, so that the hash means nothing else.
+/// Prefix of a public key when it is hashed, so that the hash has no other meaning.
 const INSTANCE_LABEL: &[u8] = b"polyrail instance";
 
-/// The key pair of one run of one engine. The private key leaves this process never and this value
-/// only for the handshake.
+/// Key pair of one run of one engine. The private key never leaves this process, and leaves this value only for the
+/// handshake.
 #[derive(Clone)]
 pub struct Identity {
     private: Zeroizing<[u8; KEY_BYTES]>,
     public: PublicKey,
 }
 
-/// The public half of an [`Identity`].
+/// Public half of an [`Identity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicKey([u8; KEY_BYTES]);
 
 impl Identity {
-    /// A new one, of random bits of the operating system.
+    /// Returns a new key pair from random bits of the operating system.
     ///
     /// # Errors
-    /// If the system has no random bits to give.
+    /// If the system has no random bits.
     pub fn fresh() -> io::Result<Self> {
         let pair = builder().generate_keypair().map_err(io::Error::other)?;
         let secret = Zeroizing::new(pair.private);
@@ -39,7 +39,7 @@ impl Identity {
         Ok(Self { private, public })
     }
 
-    /// The public half.
+    /// Returns the public half.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -56,8 +56,8 @@ impl fmt::Debug for Identity {
 }
 
 impl PublicKey {
-    /// The instance number of the engine that holds the private half: the first 128 bits of the
-    /// SHA-256 of a label and the key. To find another key for a given number takes 2^128 tries.
+    /// Returns the instance number of the engine that holds the private half: the first 128 bits of the SHA-256 of a
+    /// label and the key. Finding another key for a given number takes 2^128 tries.
     pub fn instance(&self) -> u128 {
         let mut bytes = INSTANCE_LABEL.to_vec();
         bytes.extend_from_slice(&self.0);

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, and whether its bytes are its own.
+//! Authentication of the other end of a connection, and of its bytes.
 //!
 //! * [`Identity`]: the key pair of an engine, made when it starts. The engine's instance number is
 //!   the hash of the public key, so nobody else can claim it.
@@ -9,7 +9,7 @@
 //!   learns nothing; the next two prove both identities; each connection gets fresh keys.
 //! * [`Sealer`], [`Opener`]: records under those keys, with AES-128-GCM.
 //!
-//! Bytes go in, bytes come out: whoever has the socket carries them.
+//! Bytes go in, bytes come out: the owner of the socket carries them.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The Noise protocol that keys and handshakes are of.
+//! Noise protocol of keys and handshakes.
 
 use snow::Builder;
 use snow::params::NoiseParams;

@@ -1,4 +1,4 @@
-//! Records: what makes each frame of a connection its sender's own.
+//! Records, which authenticate each frame of a connection as its sender's.
 //!
 //! ```text
 //! 0  sealed u32   4 raw u32
@@ -6,19 +6,18 @@
 //!    raw bytes, as they are
 //! ```
 //!
-//! Integers are little-endian. The cipher is AES-128-GCM, whose 128 bits are as many as the handshake's
-//! Curve25519 has; AES-256 takes a quarter more time. Its key and a mask of 12 bytes are made from a
-//! secret of 32 bytes by HKDF-SHA256. The nonce is the number of the record on the connection and in its
-//! direction, from 0, in its first 8 bytes, XORed with the mask as in RFC 8446, section 5.3: equal
-//! numbers of many connections have different nonces, so one table of guesses does not fit them all. A
-//! record that is changed, left out, repeated or moved does not open. After [`REKEY_RECORDS`] records both
-//! ends go on with a new secret, HKDF-SHA256 of the old one: 2^20 records are far fewer than the 2^24.5
-//! full ones after which RFC 8446, section 5.5 wants a new key.
+//! Integers are little-endian. The cipher is AES-128-GCM, whose 128 bits match the strength of the handshake's
+//! Curve25519; AES-256 takes a quarter more time. Its key and a mask of 12 bytes are derived from a secret of 32 bytes
+//! by HKDF-SHA256. The nonce is the number of the record on the connection and in its direction, from 0, in its first 8
+//! bytes, XORed with the mask as in RFC 8446, section 5.3: equal numbers of many connections have different nonces, so
+//! one table of guesses does not fit them all. A record that is changed, left out, repeated or moved does not open.
+//! After [`REKEY_RECORDS`] records both ends switch to a new secret, HKDF-SHA256 of the old one: 2^20 records are far
+//! fewer than the 2^24.5 full ones after which RFC 8446, section 5.5 wants a new key.
 //!
-//! Records that never leave the memory of a host ([`Keys::within_a_host`]) are not encrypted. Their tag is SipHash-2-4 of 128
-//! bits over the number of the record, its lengths and its bytes, by a key of its own that HKDF-SHA256 made of the
-//! secret: what was changed, left out, repeated or moved does not open either. It takes a fraction of AES-GCM's time for
-//! a head of 60 bytes.
+//! Records that never leave the memory of a host ([`Keys::within_a_host`]) are not encrypted. Their tag is SipHash-2-4
+//! of 128 bits over the number of the record, its lengths and its bytes, with a separate key that HKDF-SHA256 derives
+//! from the secret. A record that is changed, left out, repeated or moved does not open either. The hash takes a
+//! fraction of AES-GCM's time for a header of 60 bytes.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -29,34 +28,34 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Bytes in front of what is sealed.
+/// Bytes before the sealed ones.
 pub const RECORD_HEADER_BYTES: usize = 8;
-/// Bytes behind what is sealed.
+/// Bytes after the sealed ones.
 pub const TAG_BYTES: usize = 16;
-/// The most bytes that a record seals.
+/// Maximum bytes that a record seals.
 pub const MAX_SEALED_BYTES: usize = 80 << 10;
 
-/// Records under one key.
+/// Number of records under one key.
 const REKEY_RECORDS: u64 = 1 << 20;
 /// Bytes of a secret that keys are made from.
 const SECRET_BYTES: usize = 32;
 /// Bytes of a key of AES-128.
 const KEY_BYTES: usize = 16;
 
-/// The lengths of a record, before it is opened.
+/// Lengths of a record, before it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// Bytes that are sealed.
+    /// Sealed bytes.
     pub sealed: u32,
-    /// Bytes that follow as they are.
+    /// Unsealed bytes that follow.
     pub raw: u32,
 }
 
 impl RecordHeader {
-    /// Reads it.
+    /// Reads a header.
     ///
     /// # Errors
-    /// If no record seals so much.
+    /// If it exceeds the maximum length of a record.
     pub fn decode(bytes: &[u8; RECORD_HEADER_BYTES]) -> Result<Self, OpenError> {
         let [a, b, c, d, e, f, g, h] = *bytes;
         let header = Self {
@@ -69,7 +68,7 @@ impl RecordHeader {
         Ok(header)
     }
 
-    /// Bytes of the record up to the raw ones.
+    /// Returns the bytes of the record up to the raw ones.
     pub fn bytes(self) -> usize {
         RECORD_HEADER_BYTES + self.sealed as usize + TAG_BYTES
     }
@@ -82,40 +81,40 @@ impl RecordHeader {
     }
 }
 
-/// Bytes that are no record of this connection.
+/// Bytes that are not a record of this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum OpenError {
-    /// It is longer than any is.
+    /// The record exceeds the maximum length.
     #[error("record field sealed is {got}, allowed is 0 to {MAX_SEALED_BYTES}")]
     TooLong {
-        /// The length read.
+        /// Length read.
         got: u32,
     },
-    /// It was not sealed for this place: changed, repeated, left out, or somebody else's.
+    /// The record was not sealed for this position: changed, repeated, left out, or from another sender.
     #[error("record {number} is not what the peer sealed")]
     Forged {
-        /// Which record of the connection, from 0.
+        /// Number of the record on the connection, from 0.
         number: u64,
     },
 }
 
-/// The two halves of what a connection needs.
+/// Keys of a connection: its sealer and its opener.
 #[derive(Debug)]
 pub struct Keys {
-    /// For what this end sends.
+    /// Sealer for outgoing records.
     pub sealer: Sealer,
-    /// For what it receives.
+    /// Opener for incoming records.
     pub opener: Opener,
 }
 
 impl Keys {
-    /// From the secrets that both ends made together, one for each direction.
+    /// Returns keys from the secrets that both ends made together, one for each direction.
     pub fn new(ours: [u8; SECRET_BYTES], theirs: [u8; SECRET_BYTES]) -> Self {
         Self { sealer: Sealer(Chain::new(ours)), opener: Opener(Chain::new(theirs)) }
     }
 
-    /// From the next record on both ends show who has made it, and encrypt nothing: for records that go through memory,
-    /// where whoever can read them can read what they are about as well.
+    /// Switches both ends to records that are authenticated and not encrypted. That is for records that go through
+    /// memory: a program that can read those can read the payload as well.
     #[must_use]
     pub fn within_a_host(self) -> Self {
         let Self { sealer: Sealer(ours), opener: Opener(theirs) } = self;
@@ -123,28 +122,28 @@ impl Keys {
     }
 }
 
-/// Seals what one end sends on a connection.
+/// Seals the outgoing records of a connection.
 #[derive(Debug)]
 pub struct Sealer(Chain);
 
-/// Opens what one end receives on a connection.
+/// Opens the incoming records of a connection.
 #[derive(Debug)]
 pub struct Opener(Chain);
 
-/// The records of one direction.
+/// State of the records of one direction.
 struct Chain {
     lock: Lock,
     number: u64,
 }
 
-/// What records of one direction are sealed with.
+/// Sealing method of the records of one direction.
 enum Lock {
     Cipher(Box<Cipher>),
-    /// A hash that has taken in its key.
+    /// A hash state that has absorbed its key.
     Hash(SipHasher24),
 }
 
-/// The keys of one direction, one after the other.
+/// Keys of one direction, replaced one after the other.
 struct Cipher {
     secret: Zeroizing<[u8; SECRET_BYTES]>,
     key: LessSafeKey,
@@ -164,7 +163,7 @@ impl Chain {
         Self { lock, ..self }
     }
 
-    /// The number of the next record.
+    /// Returns the number of the next record.
     fn next(&mut self) -> u64 {
         self.number += 1;
         self.number - 1
@@ -178,7 +177,7 @@ impl Cipher {
         Self { secret, key, mask }
     }
 
-    /// The key and the nonce of a record; records follow each other.
+    /// Returns the key and the nonce of a record. Must be called for consecutive records.
     fn of(&mut self, number: u64) -> (&LessSafeKey, Nonce) {
         if number > 0 && number.is_multiple_of(REKEY_RECORDS) {
             self.renew();
@@ -196,7 +195,7 @@ impl Cipher {
     }
 }
 
-/// The key that a secret stands for, and the mask of its nonces.
+/// Returns the key derived from a secret, and the mask of its nonces.
 fn key_and_mask(secret: &[u8; SECRET_BYTES]) -> (LessSafeKey, [u8; NONCE_LEN]) {
     let bytes: Zeroizing<[u8; SECRET_BYTES]> = Zeroizing::new(derive(secret, b"key"));
     let key = UnboundKey::new(&AES_128_GCM, &bytes[..KEY_BYTES]).expect("a key of 16 bytes");
@@ -205,7 +204,7 @@ fn key_and_mask(secret: &[u8; SECRET_BYTES]) -> (LessSafeKey, [u8; NONCE_LEN]) {
     (LessSafeKey::new(key), mask)
 }
 
-/// The hash for records that are not encrypted.
+/// Returns the hash for records that are not encrypted.
 fn hash_keyed_by(secret: &[u8; SECRET_BYTES]) -> SipHasher24 {
     let bytes = Zeroizing::new(derive(secret, b"within a host"));
     let mut key = Zeroizing::new([0; TAG_BYTES]);
@@ -213,7 +212,7 @@ fn hash_keyed_by(secret: &[u8; SECRET_BYTES]) -> SipHasher24 {
     SipHasher24::new_with_key(&key)
 }
 
-/// The tag of a record that is not encrypted.
+/// Returns the tag of a record that is not encrypted.
 fn tag_of(hash: &SipHasher24, number: u64, header: RecordHeader, bytes: &[u8]) -> [u8; TAG_BYTES] {
     // Whole words of the hash, so that the bytes begin with one.
     let mut front = [0; 16];
@@ -225,16 +224,16 @@ fn tag_of(hash: &SipHasher24, number: u64, header: RecordHeader, bytes: &[u8]) -
     hash.finish128().as_bytes()
 }
 
-/// In the same time whatever they are.
+/// Compares in constant time.
 fn is_equal(one: [u8; TAG_BYTES], other: [u8; TAG_BYTES]) -> bool {
     u128::from_le_bytes(one) ^ u128::from_le_bytes(other) == 0
 }
 
-/// HKDF-SHA256 of a secret for a purpose.
+/// Returns HKDF-SHA256 of a secret for a purpose.
 fn derive(secret: &[u8; SECRET_BYTES], purpose: &[u8]) -> [u8; SECRET_BYTES] {
     let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"polyrail records").extract(secret);
     let mut made = [0; SECRET_BYTES];
-    // As long as the hash, which it can always be.
+    // The length is that of the hash, which is always possible.
     let filled =
         secret.expand(&[purpose], hkdf::HKDF_SHA256).and_then(|material| material.fill(&mut made));
     filled.expect("32 bytes of HKDF-SHA256");
@@ -248,18 +247,18 @@ impl fmt::Debug for Chain {
 }
 
 impl Sealer {
-    /// Makes room for the lengths of a record behind `out`; says where it begins. Its bytes are put
-    /// behind that, and then [`Self::seal`]ed.
+    /// Makes room for the lengths of a record at the end of `out`; returns where it begins. Append the record's bytes,
+    /// then call [`Self::seal`].
     pub fn begin(&self, out: &mut Vec<u8>) -> usize {
         let begin = out.len();
         out.extend_from_slice(&[0; RECORD_HEADER_BYTES]);
         begin
     }
 
-    /// Seals what was put behind [`Self::begin`]. `raw` bytes will follow the record as they are.
+    /// Seals the bytes appended since [`Self::begin`]. `raw` unsealed bytes will follow the record.
     ///
     /// # Panics
-    /// If that is more than [`MAX_SEALED_BYTES`].
+    /// If the appended bytes are more than [`MAX_SEALED_BYTES`].
     pub fn seal(&mut self, out: &mut Vec<u8>, begin: usize, raw: u32) {
         let sealed = out.len() - begin - RECORD_HEADER_BYTES;
         assert!(sealed <= MAX_SEALED_BYTES, "{sealed} bytes in a record");
@@ -275,7 +274,7 @@ impl Sealer {
             Lock::Cipher(cipher) => {
                 let (key, nonce) = cipher.of(number);
                 let tag = key.seal_in_place_separate_tag(nonce, Aad::from(header.encode()), bytes);
-                // It fails for more bytes than AES-GCM can take, 64 GiB.
+                // This fails for more bytes than AES-GCM can take, 64 GiB.
                 out.extend_from_slice(tag.expect("a short record").as_ref());
             }
         }
@@ -283,11 +282,11 @@ impl Sealer {
 }
 
 impl Opener {
-    /// Opens a record in place. `sealed` begins behind the lengths and ends with the tag; its first
-    /// `header.sealed` bytes are the plain ones afterwards.
+    /// Opens a record in place. `sealed` begins after the lengths and ends with the tag; its first `header.sealed`
+    /// bytes are the plain ones afterwards.
     ///
     /// # Errors
-    /// If this is not the next record that the other end sealed. Nothing that follows can be opened.
+    /// If this is not the next record that the other end sealed. Nothing after it can be opened.
     pub fn open(&mut self, header: RecordHeader, sealed: &mut [u8]) -> Result<(), OpenError> {
         let number = self.0.next();
         let holds = match &mut self.0.lock {
@@ -302,10 +301,10 @@ impl Opener {
         if holds { Ok(()) } else { Err(OpenError::Forged { number }) }
     }
 
-    /// Opens a record that is there as a whole and has no raw bytes; gives the plain ones.
+    /// Opens a complete record without raw bytes; returns the plain ones.
     ///
     /// # Errors
-    /// As [`Self::open`], and if `record` is anything else than one record.
+    /// As [`Self::open`], and if `record` is not exactly one record.
     pub fn open_whole<'a>(&mut self, record: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
         let forged = OpenError::Forged { number: self.0.number };
         let (lengths, sealed) = record.split_first_chunk_mut().ok_or(forged)?;
@@ -371,7 +370,7 @@ mod tests {
         }
     }
 
-    /// The same, sealed and not encrypted.
+    /// The same records, authenticated and not encrypted.
     fn ends_within_a_host() -> (Sealer, Opener) {
         let (one, other) = (Keys::new([1; 32], [2; 32]), Keys::new([2; 32], [1; 32]));
         (one.within_a_host().sealer, other.within_a_host().opener)

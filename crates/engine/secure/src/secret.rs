@@ -1,4 +1,4 @@
-//! What somebody has to know to connect.
+//! Secrets and other credentials for connecting.
 
 use std::fmt;
 use std::io;
@@ -15,31 +15,31 @@ use crate::certificate::Certified;
 pub const CAPABILITY_BYTES: usize = 16;
 /// Bytes of every secret in the handshake.
 const SECRET_BYTES: usize = 32;
-/// The fewest characters of a secret in a file. Whoever records a handshake can try secrets on it, so
-/// they must be as hard to guess as a key: 32 hexadecimal digits are 128 bits.
+/// Minimum characters of a secret in a file. An attacker who records a handshake can try secrets on it, so they must be
+/// as hard to guess as a key: 32 hexadecimal digits are 128 bits.
 const LEAST_CHARACTERS: usize = 32;
 const MOST_CHARACTERS: usize = 1024;
-/// The most secrets in a file: each costs a try for every stranger.
+/// Maximum secrets in a file: each costs a try for every unauthenticated client.
 const SECRETS_MAX: usize = 8;
 
-/// By what the connecting side proves that it may connect.
+/// Credential with which the initiator proves that it may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Proof {
-    /// The metadata of the engine that it connects to.
+    /// Metadata of the engine that it connects to.
     Capability = 1,
     /// A secret that both ends were given, in a file.
     Secret = 2,
     /// A file of the user on this host: both ends are processes of that user here.
     Host = 3,
-    /// Nothing: anybody may connect. Both ends have to be set to that.
+    /// Nothing: any engine may connect. Both ends have to be set to that.
     Nothing = 4,
     /// A certificate of a CA that the other end trusts, at both ends.
     Certificate = 5,
 }
 
 impl Proof {
-    /// The proof with this number.
+    /// Returns the credential with this number.
     pub fn from_wire(number: u8) -> Option<Self> {
         [Self::Capability, Self::Secret, Self::Host, Self::Nothing, Self::Certificate]
             .into_iter()
@@ -59,22 +59,22 @@ impl fmt::Display for Proof {
     }
 }
 
-/// A secret in the form that the handshake uses. It is never printed, and erased when dropped.
+/// A secret in the form that the handshake uses. Never printed, and erased when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<[u8; SECRET_BYTES]>);
 
 impl Secret {
-    /// What everybody knows; for [`Proof::Nothing`].
+    /// Returns a publicly known secret, for [`Proof::Nothing`].
     pub fn nothing() -> Self {
         Self::derived("polyrail nothing", &[])
     }
 
-    /// What everybody knows, too; for [`Proof::Certificate`], where the certificates are the proof.
+    /// Returns another publicly known secret, for [`Proof::Certificate`], where the certificates are the credential.
     pub fn certificates() -> Self {
         Self::derived("polyrail certificates", &[])
     }
 
-    /// Made of what somebody was given. Two labels never make the same secret.
+    /// Derives a secret from given bytes. Two labels never make the same secret.
     pub(crate) fn derived(label: &str, given: &[u8]) -> Self {
         let mut bytes = Zeroizing::new(label.as_bytes().to_vec());
         bytes.push(0);
@@ -96,32 +96,32 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What an engine's metadata carries: whoever has these bytes may connect to that engine.
+/// Capability in an engine's metadata: a program that has these bytes may connect to that engine.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Capability(Zeroizing<[u8; CAPABILITY_BYTES]>);
 
 impl Capability {
-    /// A new one, of random bits of the operating system.
+    /// Returns a new one, from random bits of the operating system.
     ///
     /// # Errors
-    /// If the system has no random bits to give.
+    /// If the system has no random bits.
     pub fn fresh() -> io::Result<Self> {
         let mut bytes = Zeroizing::new([0; CAPABILITY_BYTES]);
         fill(&mut *bytes)?;
         Ok(Self(bytes))
     }
 
-    /// What was passed on.
+    /// Returns the capability with these bytes.
     pub fn new(bytes: [u8; CAPABILITY_BYTES]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// To be passed on.
+    /// Returns the bytes, to be passed on.
     pub fn bytes(&self) -> &[u8; CAPABILITY_BYTES] {
         &self.0
     }
 
-    /// What the handshake proves.
+    /// Returns the secret that the handshake proves.
     pub fn secret(&self) -> Secret {
         Secret::derived("polyrail capability", &*self.0)
     }
@@ -133,23 +133,23 @@ impl fmt::Debug for Capability {
     }
 }
 
-/// The secrets by which others may connect to an engine.
+/// Secrets by which others may connect to an engine.
 #[derive(Clone, Debug)]
 pub struct Keyring {
-    /// That of its metadata.
+    /// Secret of its metadata.
     pub capability: Secret,
-    /// Those of the secret file, the one to connect with first.
+    /// Secrets of the secret file, the one to connect with first.
     pub shared: Vec<Secret>,
-    /// That of its user on this host.
+    /// Secret of its user on this host.
     pub host: Option<Secret>,
     /// The engine's own certificate, and the CAs of those that it accepts.
     pub certified: Option<Arc<Certified>>,
-    /// Whether anybody may connect.
+    /// Any engine may connect.
     pub open: bool,
 }
 
 impl Keyring {
-    /// The secrets that a proof may be of; none if the engine does not accept it.
+    /// Returns the secrets for a kind of credential; none if the engine does not accept it.
     pub fn secrets(&self, proof: Proof) -> Vec<Secret> {
         match proof {
             Proof::Capability => vec![self.capability.clone()],
@@ -161,7 +161,7 @@ impl Keyring {
         }
     }
 
-    /// What to prove to an engine of which nothing but the address is known.
+    /// Returns the credential for an engine of which only the address is known.
     pub fn to_stranger(&self) -> Option<(Proof, Secret)> {
         if self.certified.is_some() {
             return Some((Proof::Certificate, Secret::certificates()));
@@ -176,13 +176,13 @@ impl Keyring {
     }
 }
 
-/// Why a text with secrets is not taken.
+/// Reason why a text with secrets is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SecretsError {
-    /// It holds no secret, or too many.
+    /// The text has no secret, or too many.
     #[error("{count} secrets; allowed: 1 to {SECRETS_MAX}, one on each line")]
     Count {
-        /// How many lines with a secret it has.
+        /// Number of lines with a secret.
         count: usize,
     },
     /// A secret could be guessed.
@@ -191,40 +191,40 @@ pub enum SecretsError {
          more, none of them a space"
     )]
     Weak {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// Its length.
+        /// Length of the secret.
         characters: usize,
     },
-    /// A secret is far longer than anything that people or programs make.
+    /// A secret is far longer than people or programs make them.
     #[error(
         "the secret on line {line} has {characters} characters; allowed: {LEAST_CHARACTERS} to \
          {MOST_CHARACTERS}"
     )]
     Long {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// Its length.
+        /// Length of the secret.
         characters: usize,
     },
-    /// A secret is no text that anybody wrote: so a file looks whose bytes a loss of power took.
+    /// A secret is one character repeated, or has control characters, like a file whose bytes were lost in a power
+    /// failure.
     #[error(
         "the secret on line {line} is one character over and over, or has control characters; allowed: \
          random letters and digits"
     )]
     Blank {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
     },
 }
 
-/// Reads the text of a secret file: one secret on each line; empty lines and those that begin with `#`
-/// are skipped. The first is for connecting, all are accepted: so a secret is replaced without an
-/// interruption.
+/// Reads the text of a secret file: one secret on each line; empty lines and those that begin with `#` are skipped. The
+/// first is for connecting, all are accepted: this way a secret is replaced without an interruption.
 ///
 /// # Errors
 /// If there is no secret, or there are more than 8, or one has fewer than 32 characters or more than 1024, is one
-/// character over and over, or has control characters.
+/// character repeated, or has control characters.
 pub fn read_secrets(text: &str) -> Result<Vec<Secret>, SecretsError> {
     let mut secrets = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -251,10 +251,10 @@ pub fn read_secrets(text: &str) -> Result<Vec<Secret>, SecretsError> {
     }
 }
 
-/// A new secret for a secret file: 64 hexadecimal digits, of random bits of the operating system.
+/// Returns a new secret for a secret file: 64 hexadecimal digits, from random bits of the operating system.
 ///
 /// # Errors
-/// If the system has no random bits to give.
+/// If the system has no random bits.
 pub fn new_secret() -> io::Result<String> {
     let mut bytes = Zeroizing::new([0; SECRET_BYTES]);
     fill(&mut *bytes)?;

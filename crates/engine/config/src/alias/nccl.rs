@@ -1,5 +1,5 @@
-//! Values of NCCL's variables, read as NCCL reads them: what it ignores is ignored, what it clamps is clamped, and
-//! numbers are numbers of C.
+//! Values of NCCL's variables, read the way NCCL reads them: values that it ignores are ignored, values that it clamps
+//! are clamped, and numbers are numbers of C.
 
 use std::net::IpAddr;
 
@@ -8,19 +8,19 @@ use polyrail_yaml::excerpt;
 use super::{Reading, Variables};
 use crate::subsystems::SUBSYSTEMS;
 
-/// Threads of a connection (`MAX_THREADS` in NCCL).
+/// Maximum threads of a connection (`MAX_THREADS` in NCCL).
 const THREADS_MAX: i64 = 16;
-/// Sockets of a connection, of all its threads together (`MAX_SOCKETS` in NCCL).
+/// Maximum sockets of a connection, of all its threads together (`MAX_SOCKETS` in NCCL).
 const SOCKETS_MAX: i64 = 64;
-/// NCCL's word for "choose yourself".
+/// NCCL's value for an automatic choice.
 const AUTOMATIC: i64 = -2;
 
-/// A number.
+/// Reads a number.
 pub(crate) fn count(text: &str, _: &Variables) -> Reading {
     numeric(text, |number| Reading::of(number.to_string()))
 }
 
-/// `NCCL_SOCKET_NTHREADS`.
+/// Reads `NCCL_SOCKET_NTHREADS`.
 pub(crate) fn threads(text: &str, _: &Variables) -> Reading {
     numeric(text, |number| match number {
         AUTOMATIC => automatic(),
@@ -31,7 +31,7 @@ pub(crate) fn threads(text: &str, _: &Variables) -> Reading {
     })
 }
 
-/// `NCCL_NSOCKS_PERTHREAD`, which NCCL bounds together with the threads.
+/// Reads `NCCL_NSOCKS_PERTHREAD`, which NCCL bounds together with the threads.
 pub(crate) fn sockets(text: &str, variables: &Variables) -> Reading {
     let threads = variables.get("NCCL_SOCKET_NTHREADS").and_then(|text| c_number(text));
     let threads = threads.unwrap_or(1).clamp(1, THREADS_MAX);
@@ -47,12 +47,12 @@ pub(crate) fn sockets(text: &str, variables: &Variables) -> Reading {
     })
 }
 
-/// `NCCL_PROXY_DUMP_SIGNAL`, where -1 means no signal.
+/// Reads `NCCL_PROXY_DUMP_SIGNAL`, where -1 means no signal.
 pub(crate) fn dump_signal(text: &str, _: &Variables) -> Reading {
     numeric(text, |number| Reading::of(number.max(0).to_string()))
 }
 
-/// `RCCL_ENABLE_PROXY_TRACE`, a flag.
+/// Reads `RCCL_ENABLE_PROXY_TRACE`, a flag.
 pub(crate) fn proxy_trace(text: &str, _: &Variables) -> Reading {
     numeric(text, |number| match number {
         0 => Reading::of(""),
@@ -60,7 +60,7 @@ pub(crate) fn proxy_trace(text: &str, _: &Variables) -> Reading {
     })
 }
 
-/// `NCCL_DEBUG`.
+/// Reads `NCCL_DEBUG`.
 pub(crate) fn debug(text: &str, _: &Variables) -> Reading {
     match text.trim().to_ascii_uppercase().as_str() {
         "VERSION" => Reading::of("error"),
@@ -72,7 +72,7 @@ pub(crate) fn debug(text: &str, _: &Variables) -> Reading {
     }
 }
 
-/// NCCL's subsystems, and ours that log the same things.
+/// NCCL's subsystems, and Polyrail's that log the same things.
 const NCCL_SUBSYSTEMS: &[(&str, &[&str])] = &[
     ("INIT", &["config", "engine", "peer"]),
     ("COLL", &[]),
@@ -93,7 +93,7 @@ const NCCL_SUBSYSTEMS: &[(&str, &[&str])] = &[
     ("ALL", SUBSYSTEMS),
 ];
 
-/// `NCCL_DEBUG_SUBSYS`.
+/// Reads `NCCL_DEBUG_SUBSYS`.
 pub(crate) fn debug_subsys(text: &str, _: &Variables) -> Reading {
     let (caret, list) = match text.trim().strip_prefix('^') {
         Some(rest) => ("^", rest),
@@ -127,7 +127,7 @@ pub(crate) fn debug_subsys(text: &str, _: &Variables) -> Reading {
     Reading { value, warnings }
 }
 
-/// `NCCL_DEBUG_FILE`: NCCL keeps marks that it does not know.
+/// Reads `NCCL_DEBUG_FILE`: NCCL keeps marks that it does not know.
 pub(crate) fn debug_file(text: &str, _: &Variables) -> Reading {
     let mut ours = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
@@ -141,7 +141,7 @@ pub(crate) fn debug_file(text: &str, _: &Variables) -> Reading {
     Reading::of(ours)
 }
 
-/// `NCCL_SOCKET_FAMILY`.
+/// Reads `NCCL_SOCKET_FAMILY`.
 pub(crate) fn socket_family(text: &str, _: &Variables) -> Reading {
     match text {
         "AF_INET" => Reading::of("ipv4"),
@@ -150,7 +150,7 @@ pub(crate) fn socket_family(text: &str, _: &Variables) -> Reading {
     }
 }
 
-/// `NCCL_SOCKET_IFNAME`: NCCL takes those interfaces of the list that are there, so one value serves machines whose
+/// Reads `NCCL_SOCKET_IFNAME`: NCCL takes those interfaces of the list that exist, so one value serves machines whose
 /// interfaces have other names.
 pub(crate) fn socket_ifname(text: &str, _: &Variables) -> Reading {
     let text = text.trim();
@@ -181,7 +181,7 @@ pub(crate) fn socket_ifname(text: &str, _: &Variables) -> Reading {
     let front = match (after_caret, names.as_slice()) {
         (Some(_), _) => "^",
         (None, [_]) => "",
-        // Names that are not there are left out.
+        // Names of missing interfaces are left out.
         (None, _) => "?",
     };
     Reading { value: Some(format!("{front}{exact}{}", names.join(","))), warnings }
@@ -191,7 +191,7 @@ fn automatic() -> Reading {
     Reading::default().warn("asks for the automatic choice, so nothing changes")
 }
 
-/// Reads a number of C, and warns where a person reads another one.
+/// Reads a number of C, and warns where it differs from the number that a person reads.
 fn numeric(text: &str, read: impl FnOnce(i64) -> Reading) -> Reading {
     let Some(number) = c_number(text) else {
         return Reading::ignored("is not a number that NCCL can read");
@@ -204,8 +204,8 @@ fn numeric(text: &str, read: impl FnOnce(i64) -> Reading) -> Reading {
     reading.warn(format!("is read as {number}, as NCCL does"))
 }
 
-/// The number that C's `strtoll` reads with base 0: `0x` is hexadecimal, 0 in front is octal, and whatever follows the
-/// digits is ignored. `None` without digits, or for a number beyond 64 bits.
+/// Returns the number that C's `strtoll` reads with base 0: `0x` is hexadecimal, a leading 0 is octal, and characters
+/// after the digits are ignored. `None` without digits, or for a number beyond 64 bits.
 fn c_number(text: &str) -> Option<i64> {
     let text = text.trim_start();
     let (sign, digits) = match text.strip_prefix('-') {

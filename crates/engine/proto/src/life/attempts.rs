@@ -1,4 +1,4 @@
-//! What attempts to connect flows show about a peer: refusals by kernels, and final refusals by engines.
+//! Results of attempts to connect flows, as evidence about a peer: refusals by kernels, and final refusals by engines.
 
 use std::time::Duration;
 

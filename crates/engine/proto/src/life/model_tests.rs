@@ -25,7 +25,7 @@ enum Out {
 /// An engine, and its knowledge of the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct End {
-    /// Its run.
+    /// Run of this engine.
     instance: u8,
     /// Known run of the other.
     knows: u8,

@@ -184,7 +184,7 @@ impl Standing {
 
     /// Returns the peer's session as last received in this one.
     pub fn heard_session(&self) -> Option<u32> {
-        // It was made from a u32.
+        // The value was made from a u32.
         self.heard.load(Ordering::Acquire).checked_sub(1).map(|session| session as u32)
     }
 

@@ -30,7 +30,7 @@ pub enum PeerState {
 pub enum PeerEvent {
     /// The user adds it, and nothing beyond the user's metadata is known of it.
     Add,
-    /// The user adds it, with a card that differs from that of its own hello.
+    /// The user adds it, with a card that differs from the one in its hello.
     AddOtherCard,
     /// The user removes it.
     Remove,

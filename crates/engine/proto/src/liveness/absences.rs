@@ -28,7 +28,7 @@ impl Absences {
     /// Records that the thread goes to sleep, for `limit` at most.
     pub fn sleeps(&mut self, now: Time, limit: Option<Duration>) {
         self.due = limit.map(|limit| now.after(limit));
-        // Its work while awake takes negligible time.
+        // The thread's work while awake takes negligible time.
         self.note(self.woke, now);
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::id::Time;
 
-/// How long something has brought nothing that it owes, counted while a thread checks.
+/// Time in which something has brought nothing that it owes, counted while a thread checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookedSilence {
     looked: Time,

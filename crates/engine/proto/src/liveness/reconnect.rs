@@ -21,7 +21,7 @@ pub struct ReconnectSettings {
 /// Summary of a connection that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowLife {
-    /// How long the connection was up.
+    /// Duration of the connection.
     pub lasted: Duration,
     /// Chunks were sent on it.
     pub sent: bool,

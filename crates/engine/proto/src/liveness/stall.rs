@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::id::Time;
 
-/// How long flows to one peer may stall, if longer than the setting.
+/// Stall timeout of the flows to one peer, if longer than the setting.
 ///
 /// Doubles each time a flow is given up, as long as no acknowledgement arrives. Then the peer itself is slow, and no
 /// other rail will do better.
@@ -47,13 +47,13 @@ pub struct Stall {
 pub struct Silence {
     /// When the flow last made progress.
     pub since: Time,
-    /// How long it may make no progress; see [`Patience::of`].
+    /// Maximum time without progress; see [`Patience::of`].
     pub patience: Duration,
-    /// How long a local device has been copying the next chunk, if the peer has answered all others.
+    /// Time for which a local device has been copying the next chunk, if the peer has answered all others.
     pub device: Option<Duration>,
-    /// How long a plugin that carries payload of the flow has moved nothing, if there is one.
+    /// Time for which a plugin that carries payload of the flow has moved nothing, if there is one.
     pub carrier: Option<Duration>,
-    /// How long a device may take, and a peer may be silent.
+    /// Maximum time of a device's copy, and of a peer's silence.
     pub peer_timeout: Duration,
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::backoff::Backoff;
 use crate::id::Time;
 
-/// How long a failed pair is skipped while there is another one, at first and at most.
+/// Time for which a failed pair is skipped while there is another one, at first and at most.
 const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_MAX: Duration = Duration::from_secs(12);
-/// How long a failed preferred pair is skipped before a return to it, at first.
+/// Time for which a failed preferred pair is skipped before a return to it, at first.
 const RETURN: Duration = Duration::from_secs(5);
 /// Longest pause before a return to a preferred pair.
 pub const RETURN_MAX: Duration = Duration::from_secs(60);

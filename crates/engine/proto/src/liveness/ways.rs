@@ -1,4 +1,4 @@
-//! How connections to a peer leave this host: bound to the device of their rail, or only to its address.
+//! Bindings of connections that leave this host for a peer: to the device of their rail, or only to its address.
 
 use std::fmt;
 use std::time::Duration;

@@ -224,7 +224,7 @@ fn what_failed_is_replaced_by_what_is_free_and_never_by_what_has_no_route() {
     let question = Question { local: &local, remote: &remote, reach: &reach, is_named: false };
     assert_eq!(question.instead(&[1, 2], &[1, 2], &[(1, 1)]), [(2, 2)]);
     assert_eq!(question.instead(&[1], &[1], &[(1, 1)]), []);
-    // Where the kernel could not be queried, the others are tried.
+    // The others are tried where the kernel could not be queried.
     let reach = unasked(&local, &remote);
     let question = Question { reach: &reach, ..question };
     assert_eq!(question.instead(&[1, 2], &[1, 2], &[(1, 1), (2, 2)]), [(1, 2), (2, 1)]);

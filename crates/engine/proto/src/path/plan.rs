@@ -64,19 +64,19 @@ pub enum PathPlan {
     Share {
         /// Reason why nothing copies from end to end.
         no_copy: PathObstacle,
-        /// Whether a short request goes by a stage instead of shared memory.
+        /// Short requests may go by a stage instead of shared memory.
         stages: Stages,
     },
 }
 
-/// Whether a device and CPUs copy a short request together, by a stage in pinned memory.
+/// Cooperation of a device and CPUs on a short request, by a stage in pinned memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stages {
     /// The two kinds of memory need no stage, or none helps them.
     Unfit,
     /// The settings forbid it, for this reason.
     Forbidden(PathObstacle),
-    /// They do, if the request is short and both copies are possible.
+    /// Used, if the request is short and both copies are possible.
     Possible,
 }
 

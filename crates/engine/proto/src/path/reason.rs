@@ -15,9 +15,9 @@ pub enum PathReason {
     NothingBetter(PathObstacle),
     /// Neither copies nor shared memory are possible.
     NeitherCopiedNorShared {
-        /// Why the bytes can't be copied from end to end.
+        /// Reason against a copy from end to end.
         no_copy: PathObstacle,
-        /// Why the bytes can't go through shared memory.
+        /// Reason against shared memory.
         no_sharing: PathObstacle,
     },
     /// Shared memory: both ends are on this host, and no device copies.

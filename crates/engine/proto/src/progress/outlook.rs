@@ -23,7 +23,7 @@ pub enum Outlook {
     Told,
     /// Another thread will notify it, but at this time (monotonic, in ns) something is due anyway.
     Until(u64),
-    /// It waits for something that sends no notification, so it has to poll.
+    /// The thread waits for something that sends no notification, so it has to poll.
     Ask,
 }
 

@@ -1,4 +1,4 @@
-//! How long it pays to poll before a sleep.
+//! Limits on polling before a sleep.
 //!
 //! A wake-up costs 5 to 10 µs, and two of them are on the path of a small message. Polling avoids this where the next
 //! event comes soon, and takes a CPU from others where it does not. So a waiting thread records how long each wait
@@ -150,7 +150,7 @@ pub struct Pace {
     /// Start and end of its last busy time.
     burst: (u64, u64),
     is_waiting: bool,
-    /// It holds one of the places for polling threads.
+    /// The thread holds one of the places for polling threads.
     polls: bool,
 }
 

@@ -20,7 +20,7 @@ pub struct RegionDescription {
     pub may_read: bool,
     /// Peers may write it.
     pub may_write: bool,
-    /// Its bytes are in a device's memory, such as a GPU's.
+    /// The region is in a device's memory, such as a GPU's.
     pub is_on_device: bool,
 }
 

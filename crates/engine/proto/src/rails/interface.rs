@@ -64,7 +64,7 @@ pub enum Kind {
     Other,
 }
 
-/// Whether peers can reach an address.
+/// Reachability of an address for peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum AddressState {

@@ -79,7 +79,7 @@ fn way(interface: &Interface, all: &[Interface], depth: usize) -> Way {
             // Also without members: whether it is up shows whether it leads anywhere.
             _ => Way::Switch,
         },
-        // Its ports are members of one datapath, and only its daemon knows which of them belong together.
+        // The bridge's ports are members of one datapath, and only its daemon knows which of them belong together.
         Kind::OpenVswitch if interface.routes == Routes::Default => {
             let is_datapath = |index: u32| {
                 all.iter().any(|one| one.index == index && one.kind == Kind::OpenVswitch)

@@ -13,7 +13,7 @@ const SLACK: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
     by_number: HashMap<u64, Entry>,
-    /// Their numbers, lowest on top, including some of transfers that are over.
+    /// Numbers of active transfers, lowest on top, including some of transfers that are over.
     lowest: BinaryHeap<Reverse<u64>>,
     /// Newest transfer for a read or receive, which leads to the older ones. There is usually one.
     newest: HashMap<(WireOp, u64), u64>,

@@ -42,7 +42,7 @@ impl<S: Source> Sender<S> {
             self.channels[channel].in_flight -= 1;
             self.rails.landed(now, self.rail_of(flow), load);
             match refused {
-                // A chunk that must be sent again is no progress.
+                // A chunk that must be sent again does not count as progress.
                 Some(code) if last => {
                     self.refused(now, handle, (chunk, load), code);
                     if !code.is_retryable() {
@@ -52,7 +52,7 @@ impl<S: Source> Sender<S> {
                 _ => {
                     self.acknowledged(handle);
                     self.made_progress(now);
-                    // Whether anything else is left matters only while some rest.
+                    // Other remaining chunks matter only while some rest.
                     let is_last = self.postponed.until().is_some() && self.is_nothing_else_left();
                     self.postponed.acknowledged((handle, chunk), is_last);
                 }

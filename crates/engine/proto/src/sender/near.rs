@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_no_near_rail_takes_has_its_turn_all_the_same() {
         let mut s = sender(2, 10_000);
-        // Its rail is up and takes nothing.
+        // The near rail is up and takes nothing.
         submit(&mut s, 1, 1, 0b10);
         submit(&mut s, 7, 1, 0b10);
         assert_eq!(pull(&mut s, 1), Some(1));

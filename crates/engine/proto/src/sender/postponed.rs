@@ -21,9 +21,9 @@ const LONGEST: Duration = Duration::from_millis(64);
 pub(super) struct Postponed {
     chunks: VecDeque<(TransferHandle, u32)>,
     until: Option<Time>,
-    /// Acknowledgements of other chunks that end the rest.
+    /// Number of acknowledgements of other chunks that end the rest.
     acks_left: u32,
-    /// How long they rest when the next one is refused; it doubles until one of them gets through.
+    /// Length of the next rest; it doubles until one of the chunks gets through.
     pause: Duration,
     /// Chunks that were handed out again and are neither acknowledged nor refused yet.
     tried: Vec<(TransferHandle, u32)>,
@@ -158,7 +158,7 @@ mod tests {
         // The last one ends the rest, whatever time it is.
         postponed.acknowledged(chunk(10_000), true);
         assert_eq!(postponed.pop(), Some(chunk(1)));
-        // It gets through, so the next one is tried at once, too.
+        // The chunk gets through, so the next one is tried at once, too.
         postponed.acknowledged(chunk(1), false);
         assert_eq!(postponed.why(), None);
         postponed.push(Time(0), chunk(2), RefusalCode::Busy);

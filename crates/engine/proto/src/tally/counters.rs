@@ -11,17 +11,17 @@ pub struct FlowStats {
     pub tx_chunks: Counter,
     /// Payload bytes of these that a hosted plugin carried.
     pub carried_bytes: Counter,
-    /// Chunks that it gave back when it died.
+    /// Chunks that the flow gave back when it died.
     pub resent_chunks: Counter,
     /// Time with a full window and something to send, in ns.
     pub window_full_ns: Counter,
-    /// How often the window was full then.
+    /// Number of times that the window was full then.
     pub window_full: Counter,
     /// Time with a full socket and something to send, in ns.
     pub socket_full_ns: Counter,
-    /// How often the socket was full then.
+    /// Number of times that the socket was full then.
     pub socket_full: Counter,
-    /// How often it was lost.
+    /// Number of times that the flow was lost.
     pub down: Counter,
     /// Retransmits of connections that are closed by now.
     pub past_retransmits: Counter,
@@ -45,14 +45,14 @@ pub struct ArrivalStats {
 }
 
 impl Counter {
-    /// Adds so many.
+    /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
         // Relaxed: a counter orders nothing else.
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The number so far.
+    /// Returns the number so far.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! What the files hold: a chain, the key that belongs to it, and CAs.
+//! Contents of the certificate files: a chain, the key that belongs to it, and CAs.
 
 use std::time::Duration;
 
@@ -16,28 +16,28 @@ use zeroize::Zeroizing;
 use super::words::fault;
 use super::{CHAIN_MAX, CertificateError, MAX_SHOWN_BYTES};
 
-/// Most CAs: each may cost a check of each stranger's certificate.
+/// Maximum CAs: each may cost a check of every unauthenticated client's certificate.
 const ANCHORS_MAX: usize = 32;
 
-/// The texts of the files, as PEM.
+/// Texts of the files, as PEM.
 #[derive(Clone, Copy)]
 pub struct Files<'a> {
-    /// The chain, the engine's own certificate first.
+    /// Chain, the engine's own certificate first.
     pub chain: &'a [u8],
-    /// The private key of the first certificate.
+    /// Private key of the first certificate.
     pub key: &'a [u8],
-    /// The certificates of the CAs that are trusted.
+    /// Certificates of the trusted CAs.
     pub trust: &'a [u8],
 }
 
-/// Why files with certificates are not taken: a phrase that follows the file's name.
+/// Reason why certificate files are refused: a phrase that follows the file's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CertificateFileError {
     /// The chain can't be read.
     #[error("{why}; allowed are certificates in PEM, the engine's own first")]
     ChainText {
-        /// What is wrong.
+        /// Fault of the file.
         why: String,
     },
     /// The chain is empty or too long.
@@ -46,36 +46,36 @@ pub enum CertificateFileError {
          of {MAX_SHOWN_BYTES}"
     )]
     Chain {
-        /// How many certificates it has.
+        /// Number of certificates.
         count: usize,
-        /// Bytes of all, with the statement's signature.
+        /// Bytes of all, including the statement's signature.
         bytes: usize,
     },
-    /// There is no key that can be used.
+    /// There is no usable key.
     #[error(
         "{why}; allowed is a key of Ed25519, ECDSA (P-256, P-384) or RSA (2048 to 4096 bits) in PEM, \
          as PKCS#8 without a password"
     )]
     Key {
-        /// What is wrong.
+        /// Fault of the key.
         why: String,
     },
-    /// The key is of another certificate.
+    /// The key belongs to another certificate.
     #[error("it does not fit the first certificate of certificate_file")]
     OtherKey,
     /// The CAs can't be read.
     #[error("{why}; allowed are 1 to {ANCHORS_MAX} certificates of CAs in PEM")]
     Trust {
-        /// What is wrong.
+        /// Fault of the file.
         why: String,
     },
-    /// The engine's own certificate is not one that others would take.
+    /// Other engines would refuse the engine's own certificate.
     #[error("the certificate {0}")]
     Own(CertificateError),
 }
 
 impl Files<'_> {
-    /// At least one certificate.
+    /// Returns at least one certificate.
     pub(super) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateFileError> {
         let chain =
             certificates(self.chain).map_err(|why| CertificateFileError::ChainText { why })?;
@@ -86,7 +86,7 @@ impl Files<'_> {
         Ok(chain)
     }
 
-    /// At least one CA.
+    /// Returns at least one CA.
     pub(super) fn anchors(&self) -> Result<Vec<TrustAnchor<'static>>, CertificateFileError> {
         let trust = |why: String| CertificateFileError::Trust { why };
         let all = certificates(self.trust).map_err(trust)?;
@@ -97,7 +97,7 @@ impl Files<'_> {
             let number = index + 1;
             let anchor = anchor_from_trusted_cert(der)
                 .map_err(|error| trust(format!("certificate {number}: {}", fault(&error))))?;
-            // Its key could vouch for any name.
+            // The holder of its key could issue certificates for any name.
             if !is_ca(der) {
                 return Err(trust(format!("certificate {number} is not one of a CA")));
             }
@@ -106,7 +106,7 @@ impl Files<'_> {
         all.iter().enumerate().map(anchor).collect()
     }
 
-    /// Signs with the private key, which is forgotten again.
+    /// Signs with the private key, which is then dropped.
     pub(super) fn sign(&self, text: &[u8]) -> Result<Vec<u8>, CertificateFileError> {
         let key = |why: &str| CertificateFileError::Key { why: why.to_owned() };
         let der = PrivateKeyDer::from_pem_slice(self.key).map_err(|error| key(fault_of(&error)))?;
@@ -133,8 +133,8 @@ impl Files<'_> {
     }
 }
 
-/// Whether its basic constraints say that it is a CA's, as the verifier of chains reads them: it says so
-/// of a CA that poses as an engine.
+/// Returns whether its basic constraints mark it as a CA's, as the verifier of chains reads them: the verifier reports
+/// a CA that poses as an engine.
 fn is_ca(der: &CertificateDer<'_>) -> bool {
     let Ok(certificate) = EndEntityCert::try_from(der) else { return false };
     let mut time = UnixTime::since_unix_epoch(Duration::ZERO);
@@ -142,13 +142,13 @@ fn is_ca(der: &CertificateDer<'_>) -> bool {
         let usage = KeyUsage::server_auth();
         let verified =
             certificate.verify_for_usage(ALL_VERIFICATION_ALGS, &[], &[], time, usage, None, None);
-        // Dates don't count here, but are looked at first.
+        // Dates don't count here, but are checked first.
         let other = match verified.err() {
             Some(webpki::Error::CertExpired { not_after, .. }) => not_after,
             Some(webpki::Error::CertNotValidYet { not_before, .. }) => not_before,
             error => return matches!(error, Some(webpki::Error::CaUsedAsEndEntity)),
         };
-        // Dates that exclude each other.
+        // Dates that contradict each other.
         if other <= time {
             return false;
         }
@@ -163,7 +163,7 @@ fn sign_rsa(
 ) -> Result<Vec<u8>, CertificateFileError> {
     let key = |why: &str| CertificateFileError::Key { why: why.to_owned() };
     let pair = pair.map_err(|why| {
-        // The library tells its reasons apart by these words alone.
+        // The library distinguishes its reasons only by these texts.
         key(match why.to_string().as_str() {
             "TooSmall" => "an RSA key of fewer than 2048 bits",
             "TooLarge" => "an RSA key of more than 4096 bits",
@@ -175,13 +175,13 @@ fn sign_rsa(
     Ok(signature)
 }
 
-/// Every certificate of a text; what else is in it does not matter.
+/// Returns every certificate of a text; other contents are ignored.
 fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>();
     all.map_err(|error| fault_of(&error).to_owned())
 }
 
-/// What is wrong with a text, and nothing of it: that may be a part of a key.
+/// Returns the fault of a text without quoting it: the text may be a part of a key.
 fn fault_of(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::NoItemsFound => "no private key",

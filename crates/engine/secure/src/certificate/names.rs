@@ -1,15 +1,15 @@
-//! Whom a certificate names.
+//! Names on a certificate.
 
 use webpki::EndEntityCert;
 
 use super::CertificateError;
 
 const SPIFFE: &str = "spiffe://";
-/// The longest SPIFFE ID that the standard has readers take.
+/// Maximum length of a SPIFFE ID that the standard requires readers to accept.
 const SPIFFE_MAX: usize = 2048;
 
-/// The DNS names of a certificate in small letters, and its SPIFFE ID. A certificate with a SPIFFE ID
-/// has no other URI: with two of them nobody could tell which one counts (X509-SVID, 2).
+/// Returns the DNS names of a certificate in lower case, and its SPIFFE ID. A certificate with a SPIFFE ID has no other
+/// URI: with two, it would be ambiguous which one counts (X509-SVID, 2).
 pub(super) fn names_of(leaf: &EndEntityCert<'_>) -> Result<Vec<String>, CertificateError> {
     let mut names: Vec<String> = leaf.valid_dns_names().map(str::to_ascii_lowercase).collect();
     let uris: Vec<&str> = leaf.valid_uri_names().collect();
@@ -26,8 +26,8 @@ fn is_of_scheme(uri: &str) -> bool {
     uri.get(..SPIFFE.len() - 2).is_some_and(|scheme| scheme.eq_ignore_ascii_case("spiffe:"))
 }
 
-/// Whether it is as the standard wants it (SPIFFE-ID, 2): then equal texts are equal names, and no
-/// part of a path leads anywhere else.
+/// Returns whether the ID conforms to the standard (SPIFFE-ID, 2): then equal texts are equal names, and no part of a
+/// path leads elsewhere.
 fn is_spiffe_id(id: &str) -> bool {
     let Some(name) = id.strip_prefix(SPIFFE) else { return false };
     let (domain, path) = name.split_once('/').map_or((name, None), |(d, path)| (d, Some(path)));

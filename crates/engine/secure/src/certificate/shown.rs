@@ -1,4 +1,4 @@
-//! What an engine shows of itself: bytes that strangers may send.
+//! Encoding of an engine's chain and statement: bytes that unauthenticated clients may send.
 //!
 //! ```text
 //! 0  signature_len u16, the statement's signature
@@ -9,11 +9,11 @@ use rustls_pki_types::CertificateDer;
 
 use super::{CHAIN_MAX, CertificateError, CertificateFileError, MAX_SHOWN_BYTES, malformed};
 
-/// Most bytes of a signature: of an RSA key of 8192 bits.
+/// Maximum bytes of a signature: that of an RSA key of 8192 bits.
 const SIGNATURE_MAX: usize = 1024;
 
 pub(super) struct Shown<'a> {
-    /// The leaf first; never empty.
+    /// Leaf first; never empty.
     pub(super) chain: Vec<CertificateDer<'a>>,
     pub(super) signature: Vec<u8>,
 }
@@ -26,7 +26,7 @@ impl Shown<'_> {
             return Err(CertificateFileError::Chain { count, bytes });
         }
         let mut out = Vec::with_capacity(bytes);
-        // Nothing is longer than the whole, which fits.
+        // No part is longer than the whole, which fits.
         out.extend_from_slice(&(signature as u16).to_le_bytes());
         out.extend_from_slice(&self.signature);
         out.push(count as u8);
@@ -61,7 +61,7 @@ impl Shown<'_> {
     }
 }
 
-/// The next part with its length in front.
+/// Returns the next part, which has its length in front.
 fn part<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], CertificateError> {
     let (len, after) = rest.split_first_chunk::<2>().ok_or_else(cut)?;
     let len = usize::from(u16::from_le_bytes(*len));

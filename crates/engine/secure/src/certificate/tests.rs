@@ -40,7 +40,7 @@ struct Ca {
     pem: String,
 }
 
-/// A certificate with its key, as files have them.
+/// A certificate with its key, in the form of files.
 struct Leaf {
     chain: String,
     key: String,
@@ -116,7 +116,7 @@ fn keyring(certified: &Arc<Certified>) -> Keyring {
     Keyring { capability, shared: Vec::new(), host: None, certified, open: false }
 }
 
-/// A whole handshake: which end refused, or what both know.
+/// Runs a whole handshake. Returns which end refused, or what both know.
 fn run(
     (a, of_a): (&Identity, &Arc<Certified>),
     (b, of_b): (&Identity, &Arc<Certified>),
@@ -170,7 +170,7 @@ fn every_kind_of_key_signs_statements_and_a_chain_may_have_steps() {
 #[test]
 fn a_certificate_of_another_ca_is_refused_by_either_end() {
     let Ends { a, b, ca, of_b, rules, .. } = ends();
-    // Of the same name, but with another key.
+    // A CA of the same name, but with another key.
     let other = Ca::root("ca");
     let leaf = other.leaf(&["a.example"]);
     let distrusting = leaf.certified(&other.pem, &a, &rules).unwrap();
@@ -191,7 +191,7 @@ fn a_certificate_holds_in_its_time_only() {
         let params = Params { valid: (from, until), ..params(&["a.example"]) };
         ca.issues(&params, Kind::Ed25519).certified(&ca.pem, &a, own)
     };
-    // Its clock is wrong, or it lies.
+    // The clock of that engine is wrong, or the engine lies.
     let (early, late) = (policy(""), policy(""));
     early.now.store(NOW - DAY * 90, Ordering::Relaxed);
     late.now.store(NOW + DAY * 90, Ordering::Relaxed);
@@ -259,7 +259,7 @@ fn a_certificate_is_for_what_its_extended_key_usage_says() {
     let (by, why) = refusal((&a, &server), (&b, &of_b));
     assert_eq!((by, why), (Role::Responder, usage(Role::Initiator)));
     assert_eq!(server.holds_as(Role::Initiator), Err(usage(Role::Initiator)));
-    // Without the extension it is for anything.
+    // Without the extension, a certificate is for any use.
     let any = with(&[]).unwrap();
     run((&a, &any), (&b, &of_b)).unwrap();
     let error = with(&[Usage::CodeSigning]).err();
@@ -288,7 +288,7 @@ fn names_are_dns_names_and_one_spiffe_id() {
     ] {
         assert_eq!(of_a(names).err(), Some(nameless.clone()), "{names:?}");
     }
-    // Only allowed names are welcome, at either end.
+    // Both ends accept only allowed names.
     let strict = policy("spiffe://example/");
     let strictly = ca.leaf(&["c.example"]).certified(&ca.pem, &b, &strict).unwrap();
     run((&a, &of_a(&["a.example", spiffe]).unwrap()), (&b, &strictly)).unwrap();
@@ -302,20 +302,20 @@ fn names_are_dns_names_and_one_spiffe_id() {
 #[test]
 fn a_certificate_is_worth_nothing_in_the_hands_of_somebody_else() {
     let Ends { a, b, ca, of_a, of_b, rules } = ends();
-    // Chain and statement of another engine, as they are, with a key pair of the thief's own.
+    // Chain and statement of another engine, unchanged, with the thief's own key pair.
     let thief = Identity::fresh().unwrap();
     let expected = (Role::Responder, CertificateError::Statement);
     assert_eq!(refusal((&thief, &of_a), (&b, &of_b)), expected);
     let expected = (Role::Initiator, CertificateError::Statement);
     assert_eq!(refusal((&a, &of_a), (&thief, &of_b)), expected);
-    // A chain that everybody can see, with a signature of the thief's own.
+    // A public chain, with the thief's own signature.
     let stolen = Shown::decode(of_a.shown()).unwrap();
     let own = ca.leaf(&["thief.example"]).certified(&ca.pem, &thief, &rules).unwrap();
     let Shown { signature, .. } = Shown::decode(own.shown()).unwrap();
     let forged = Shown { signature, ..stolen }.encode().unwrap();
     let verified = of_b.verify(&forged, thief.public(), Role::Initiator);
     assert_eq!(verified, Err(CertificateError::Statement));
-    // A statement ends with its certificate, also if the next one has the same key.
+    // A statement ends with its certificate, even if the next one has the same key.
     let key = Key::new(Kind::P256);
     let certificate = || ca.issuer.certificate(&key, &params(&["a.example"]));
     let of_key = || Leaf { chain: certificate(), key: key.pem() };
@@ -344,7 +344,7 @@ fn what_is_shown_is_bounded_and_read_to_its_end() {
         changed[bit / 8] ^= 1 << (bit % 8);
         assert!(verify(&changed).is_err(), "bit {bit}");
     }
-    // What follows a leaf that holds is not looked at, but counts.
+    // Certificates after a valid leaf are not checked, but counted.
     let followed = |others: &[&[u8]]| {
         let Shown { chain, signature } = Shown::decode(&shown).unwrap();
         let framed = |part: &[u8]| [&(part.len() as u16).to_le_bytes(), part].concat();
@@ -391,7 +391,7 @@ fn who_has_no_certificates_hears_nothing_of_them() {
     let without = Keyring { certified: None, ..keyring(&of_b) };
     let refused = Responder::new(&b, &without, &first).err();
     assert_eq!(refused, Some(HandshakeError::NotAccepted(Proof::Certificate)));
-    // Another proof does not show one.
+    // Other credentials show no certificate.
     let ring = keyring(&of_b);
     let (mut initiator, first) = Initiator::new(&a, Proof::Capability, &ring.capability).unwrap();
     let (responder, second) = Responder::new(&b, &ring, &first).unwrap();
@@ -411,7 +411,7 @@ fn an_initiator_says_nothing_to_whom_it_has_not_verified() {
     let (_, second) = Responder::new(&thief, &keyring(&of_b), &first).unwrap();
     assert!(initiator.read(&second).is_err());
     assert_eq!(initiator.finish(b"hello").err(), Some(HandshakeError::Library));
-    // One that shows nothing, or not enough, is refused as well.
+    // A message without a certificate, or with a cut one, is refused as well.
     let (mut initiator, first) =
         Initiator::new(&a, Proof::Certificate, &Secret::certificates()).unwrap();
     let (responder, second) = Responder::new(&b, &keyring(&of_b), &first).unwrap();
@@ -452,7 +452,7 @@ fn files_that_can_not_be_used_are_refused_with_what_is_allowed() {
         let why = refused(chain, key, text);
         assert!(matches!(why, CertificateFileError::Trust { .. }), "{why}");
     }
-    // Whose key it is could vouch for any name.
+    // The holder of its key could issue certificates for any name.
     let with_leaf = refused(chain, key, &format!("{trust}{chain}")).to_string();
     assert!(with_leaf.starts_with("certificate 2 is not one of a CA; allowed are"), "{with_leaf}");
     let why = refused(chain, key, &Ca::root("other").pem);

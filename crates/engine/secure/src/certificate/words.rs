@@ -1,11 +1,11 @@
-//! Certificates in words: whose one is, and what is wrong with it. Strangers make certificates, so nothing
-//! here is long, and nothing holds a character that a terminal would obey.
+//! Texts about certificates: owner and fault. Unauthenticated clients make certificates, so all texts are short, and
+//! none has a character that a terminal would obey.
 
 use webpki::{EndEntityCert, Error};
 
 use super::names::names_of;
 
-/// The most characters of a name that is shown.
+/// Maximum characters of a printed name.
 const SHOWN_MAX: usize = 100;
 /// Types of a subject's parts, with their usual short names.
 const PARTS: [(&[u8], &str); 4] =
@@ -14,17 +14,17 @@ const PARTS: [(&[u8], &str); 4] =
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OID: u8 = 6;
-/// Forms of a text that hold ASCII as it is, or UTF-8: `UTF8String`, `PrintableString`, `IA5String`.
+/// Text types that hold unencoded ASCII, or UTF-8: `UTF8String`, `PrintableString`, `IA5String`.
 const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
 
-/// Whose certificate it is: its names, or its subject where it has none, as most CAs.
+/// Returns the owner of a certificate: its names, or its subject if it has none, like most CAs.
 pub(super) fn owner(certificate: &EndEntityCert<'_>) -> String {
     let names = names_of(certificate).map(|names| names.join(", "));
     let text = names.unwrap_or_else(|_| subject(certificate.subject()));
     if text.is_empty() { "a certificate without a subject".to_owned() } else { harmless(&text) }
 }
 
-/// `CN=node1, O=example.org`, as far as it can be read.
+/// Returns `CN=node1, O=example.org`, as far as it can be read.
 fn subject(mut name: &[u8]) -> String {
     let mut parts = Vec::new();
     while let Some((SET, mut set, rest)) = element(name) {
@@ -45,8 +45,8 @@ fn described(part: &[u8]) -> Option<String> {
     Some(format!("{short}={text}"))
 }
 
-/// The first element: its tag, what is in it, and what follows. Names are short, so lengths of more than
-/// two bytes are not read.
+/// Returns the first element: its tag, its contents, and the rest. Names are short, so lengths of more than two bytes
+/// are not read.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, len, rest) = match bytes {
         [tag, len @ 0..=0x7f, rest @ ..] => (*tag, usize::from(*len), rest),
@@ -65,7 +65,7 @@ fn harmless(text: &str) -> String {
     text.chars().take(SHOWN_MAX).map(|c| if is_plain(c) { c } else { '?' }).collect()
 }
 
-/// What is wrong with a certificate, where the library has a name for it that says nothing to users.
+/// Returns the fault of a certificate, where the library's name for it means nothing to users.
 pub(super) fn fault(error: &Error) -> &'static str {
     match error {
         Error::UnknownIssuer => {
@@ -103,7 +103,7 @@ pub(super) fn fault(error: &Error) -> &'static str {
 mod tests {
     use super::*;
 
-    /// A part of a subject as it is in a certificate.
+    /// A part of a subject, encoded as in a certificate.
     fn part(last_of_oid: u8, form: u8, text: &[u8]) -> Vec<u8> {
         let wrapped = |tag: u8, inside: &[u8]| [&[tag, inside.len() as u8], inside].concat();
         let oid = wrapped(OID, &[0x55, 4, last_of_oid]);

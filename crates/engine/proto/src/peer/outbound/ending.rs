@@ -38,7 +38,7 @@ pub enum End<O: Operation> {
     Unannounced {
         /// The operation.
         op: O,
-        /// Its number.
+        /// Number of the read or receive.
         awaited: Awaited,
         /// Reason of the failure.
         failure: Failure,
