@@ -171,7 +171,7 @@ choices! {
         Trace = "trace",
     }
 
-    /// How log records are written.
+    /// Format of log records.
     LogFormat {
         /// A line for people.
         Text = "text",

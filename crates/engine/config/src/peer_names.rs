@@ -76,8 +76,8 @@ pub fn parse_names(text: &str) -> Result<Vec<NamePattern>, NamesError> {
 }
 
 impl NamePattern {
-    /// Returns whether this pattern matches a name of the setting, or includes it. A DNS name has to be in lower case;
-    /// one with a star, as certificates may have, is not the name of a host.
+    /// Returns whether the name matches this pattern. A DNS name has to be in lower case; one with a star, as
+    /// certificates may have, is not the name of a host.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Any => true,

@@ -41,7 +41,7 @@ pub struct Exchange {
 
 /// State of the exchange.
 enum Talk {
-    /// Initiator: has sent its credential. It will send `hello` to the engine `to`.
+    /// Initiator: sends its credential first, then `hello` to the engine `to`.
     FirstWords { initiator: Initiator, to: Option<InstanceId>, hello: Box<Hello> },
     /// Initiator: has sent its hello to this engine.
     Introduced { to: InstanceId, keys: Keys },

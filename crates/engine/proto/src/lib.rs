@@ -5,9 +5,9 @@
 //! one contract:
 //!
 //! * commands go in by plain verbs (`submit`, `cancel`), facts by `handle_*`, each with the time;
-//! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_*`;
-//! * payload never enters, but for what a [`Framer`] copies or seals: a chunk names places in memory, the driver moves
-//!   the bytes.
+//! * the driver's next actions come out of `pull` (the next chunk for a flow) and `poll_*`;
+//! * payload never enters, except the bytes that a [`Framer`] copies or seals: a chunk names places in memory, the
+//!   driver moves the bytes.
 //!
 //! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements the other. [`wire`]
 //! defines how both are framed, a [`Framer`] makes records from chunks, and [`FrameReader`] turns a byte stream back

@@ -3,9 +3,9 @@
 //! A peer has two sides, and each call takes one of them. A driver with several threads keeps each side behind one
 //! lock, never takes both, and holds none of them during a system call.
 //!
-//! | half | its state |
+//! | side | its state |
 //! |---|---|
-//! | [`Outbound`] | the [`Sender`](crate::Sender) with what each of its transfers is for ([`Purpose`]); the [`Matcher`](crate::matching::Matcher); reads of the peer that are served; messages that the driver copies itself |
+//! | [`Outbound`] | the [`Sender`](crate::Sender) with the purpose of each transfer ([`Purpose`]); the [`Matcher`](crate::matching::Matcher); reads of the peer that are served; messages that the driver copies itself |
 //! | [`Inbound`] | the [`Receiver`](crate::Receiver); reads and receives that wait for data; ends of these that wait until no thread lands anything for them; arrivals on their way to the user |
 //!
 //! **In.** Operations enter by plain verbs: [`Outbound::write`], [`Outbound::send`], [`Inbound::begin_read`],
@@ -22,9 +22,9 @@
 //! |---|---|---|
 //! | [`Inbound::begin_read`], [`Inbound::begin_receive`] | [`AwaitedNews`]: the request, the announcement | [`Outbound::announce`] |
 //! | [`Inbound::end`], [`Inbound::handle_timeout`], until [`Inbound::has_left`] | [`Leaving`]: a read or receive that is over here | [`Outbound::let_go`] |
-//! | [`Delivered::Message`] | a message of the peer, for the half that [`Message::half`](crate::message::Message::half) names | `handle_message` of that half |
-//! | [`End::Unannounced`] | a read or receive of which the peer does not hear | [`Inbound::forget`] |
-//! | [`Quotas`] | what the peer's messages take up, which `Outbound` counts | `Inbound`, which admits the next ones |
+//! | [`Delivered::Message`] | a message of the peer, for the side that [`Message::half`](crate::message::Message::half) names | `handle_message` of that side |
+//! | [`End::Unannounced`] | a read or receive that could not be announced | [`Inbound::forget`] |
+//! | [`Quotas`] | resources that the peer's messages take up, counted by `Outbound` | `Inbound`, which admits the next ones |
 //!
 //! **The driver's part.** Sockets, threads, memory: it decides whether a chunk may land in a region (the `memory` of
 //! [`Inbound::handle_chunk`]), cuts memory into transfers ([`SendHost::source`]) and chooses the path of a message

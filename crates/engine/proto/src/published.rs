@@ -1,4 +1,4 @@
-//! The file by which engines find each other:
+//! File by which engines find each other:
 //!
 //! ```text
 //! 0  "PLYF"   4 version u16   6 process u32 (0: unknown)   10 its PID namespace u64   18 its start u64

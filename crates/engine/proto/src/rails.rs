@@ -79,9 +79,9 @@ impl fmt::Display for Family {
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
 ///
 /// * `auto`: every interface that is up and leads to other hosts, as `leading_out` judges; if there is none, the
-///   loopback interface. Of more than [`MAX_RAILS`] the [`best`] become rails.
-/// * `eth,ib`: interfaces whose name begins so. `=eth1,eth2`: exactly these. `^docker,lo`: all but
-///   those that begin so; `^=docker0`: all but exactly these.
+///   loopback interface. If there are more than [`MAX_RAILS`], the [`best`] become rails.
+/// * `eth,ib`: interfaces whose names have these prefixes. `=eth1,eth2`: exactly these. `^docker,lo`: all except those
+///   with these prefixes; `^=docker0`: all except exactly these.
 /// * an address (`10.0.0.5`, `fd00::1`): that one. Addresses and names may be mixed.
 ///
 /// Named interfaces are taken whatever their kind, if they are up. `^` names none: it chooses from the others as `auto`

@@ -37,7 +37,7 @@
 //!
 //! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a refusal names one
 //! frame, and covers the ones before it too. An ack that repeats the last one is a sign of life, from a receiver that
-//! takes long. A goodbye has neither code nor sequence: the receiver leaves, and has no flow of its own to say so on.
+//! takes long. A goodbye has neither code nor sequence: the receiver leaves, and sends on no flow itself.
 
 // `chunk`, `ring` and `ack` encode and decode the frames above.
 mod ack;

@@ -1,12 +1,12 @@
 //! Authentication of the other end of a connection, and of its bytes.
 //!
-//! * [`Identity`]: the key pair of an engine, made when it starts. The engine's instance number is
-//!   the hash of the public key, so nobody else can claim it.
-//! * [`Secret`]: what somebody has to know to connect, and [`Keyring`]: those that an engine accepts.
-//! * [`Certified`]: a certificate of an organisation in place of a secret, and whom the engine trusts.
+//! * [`Identity`]: the key pair of an engine, made when it starts. The engine's instance number is the hash of the
+//!   public key, so no other engine can claim it.
+//! * [`Secret`]: a secret that proves the permission to connect, and [`Keyring`]: those that an engine accepts.
+//! * [`Certified`]: a certificate of an organisation instead of a secret, and the CAs that the engine trusts.
 //! * [`Initiator`], [`Responder`]: the handshake, `Noise_XXpsk0_25519_ChaChaPoly_SHA256`
-//!   (<https://noiseprotocol.org/noise.html>). The first message proves the secret, so a stranger
-//!   learns nothing; the next two prove both identities; each connection gets fresh keys.
+//!   (<https://noiseprotocol.org/noise.html>). The first message proves the secret, so an unauthenticated client learns
+//!   nothing; the next two prove both identities; each connection gets fresh keys.
 //! * [`Sealer`], [`Opener`]: records under those keys, with AES-128-GCM.
 //!
 //! Bytes go in, bytes come out: the owner of the socket carries them.

@@ -9,7 +9,7 @@ use crate::sender::Failure;
 /// Reason why a job was not copied to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The transfer failed.
+    /// The transfer ended early, for this reason.
     For(Failure),
     /// A region has ended. The rails find out at which end.
     RegionEnded,

@@ -7,8 +7,8 @@ use super::state::HelloKind;
 pub(super) struct Sessions<'a> {
     /// Session of the hello.
     pub(super) said: u32,
-    /// This end's session as the peer has received it, if any; `UNHEARD` in `epoch` if the peer has taken something
-    /// without receiving a hello.
+    /// This end's session as the peer has received it; `None` if nothing passed, and not the number of a session if the
+    /// peer has received none although this end has acknowledged something.
     pub(super) knows: Option<u32>,
     /// This end's session, if it has one.
     pub(super) own: Option<u32>,

@@ -9,9 +9,10 @@ const FORGOTTEN_LOOKS: u32 = 3;
 /// State kept between the checks of a peer.
 #[derive(Debug, Default)]
 pub struct Looks {
-    /// Chunks sent by the check that first found the work.
+    /// Chunks sent by the last check.
     sent: AtomicU64,
-    /// Checks since then, including that one; 0 if the last one found no such work.
+    /// Consecutive checks that found work with nothing sent in between; 0 if the last one found none, or counted it as
+    /// forgotten.
     looks: AtomicU32,
 }
 

@@ -43,7 +43,7 @@ impl PathKind {
 }
 
 impl TransferPath {
-    /// Returns a path that is taken for its own reason, not because better ones are impossible.
+    /// Returns a path of this kind, taken for this reason.
     pub fn new(kind: PathKind, reason: impl Into<PathReason>) -> Self {
         Self { kind, reason: reason.into(), not_possible: SmallVec::new() }
     }

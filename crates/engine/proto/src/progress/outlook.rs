@@ -5,13 +5,13 @@
 //! worked. A pass queries each device once: if the device finished between two queries, each answer would be right, and
 //! their sum would miss it.
 //!
-//! | what can become ready | who tells |
+//! | what can become ready | notified by |
 //! |---|---|
-//! | an operation that is posted, chunks that are given back | the poster: `Doorbell` |
+//! | an operation that is posted, chunks that are given back | the posting thread: `Doorbell` |
 //! | bytes, acknowledgements, room in a socket | the poller |
 //! | room in a window, or in a ring that the peer reads | acknowledgements |
 //! | a command, a region's end, room in the inbox | `Doorbell` |
-//! | a copy by a device, the end of another thread's system call | nobody: [`Outlook::Ask`] |
+//! | a copy by a device, the end of another thread's system call | none: [`Outlook::Ask`] |
 //! | the end of a rest, a check for stalls | the clock: [`Outlook::Until`] |
 //!
 //! `tests/loom.rs` of the driver tests it against a device and a posting thread in every order.

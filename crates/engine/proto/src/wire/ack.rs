@@ -25,8 +25,8 @@ pub enum AckFrame {
         /// Reason of the refusal.
         code: RefusalCode,
     },
-    /// The receiver leaves: [`crate::message::Message::Bye`] of one that sends on no flow of its own. Only for a sender
-    /// with [`crate::hello::Capabilities::BYE_TO_SENDER`].
+    /// The receiver leaves: [`crate::message::Message::Bye`] of an engine that sends on no flow itself. Only for a
+    /// sender with [`crate::hello::Capabilities::BYE_TO_SENDER`].
     Bye,
     /// A part of the reason for which the receiver gives the sender up; [`Self::Bye`] ends it. Only for a sender
     /// with [`crate::hello::Capabilities::REASONS`].

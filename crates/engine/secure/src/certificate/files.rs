@@ -163,7 +163,7 @@ fn sign_rsa(
 ) -> Result<Vec<u8>, CertificateFileError> {
     let key = |why: &str| CertificateFileError::Key { why: why.to_owned() };
     let pair = pair.map_err(|why| {
-        // The library distinguishes its reasons only by these texts.
+        // The library's reasons differ only in these texts.
         key(match why.to_string().as_str() {
             "TooSmall" => "an RSA key of fewer than 2048 bits",
             "TooLarge" => "an RSA key of more than 4096 bits",

@@ -54,7 +54,7 @@ pub enum Delivered<O> {
     },
     /// The peer ended a read or receive.
     Failed(O, AwaitedFailure),
-    /// A message for the half that [`Message::half`] names.
+    /// A message for the side that [`Message::half`] names.
     Message(Message),
     /// A message that this engine does not know.
     Unknown(DecodeError),
