@@ -264,7 +264,7 @@ impl ConfigBuilder {
     /// Same as [`ConfigBuilder::set`], from `name=value` as on the command line.
     ///
     /// # Errors
-    /// As [`ConfigBuilder::set`], and [`ConfigError`] if there is no `=`.
+    /// Same as [`ConfigBuilder::set`], and [`ConfigError`] if there is no `=`.
     pub fn set_pair(self, pair: &str) -> Result<Self, ConfigError> {
         let (name, value) =
             pair.split_once('=').ok_or_else(|| ConfigError::NotAPair { text: excerpt(pair) })?;

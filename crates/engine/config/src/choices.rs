@@ -157,7 +157,7 @@ choices! {
         Aead = "aead",
     }
 
-    /// The least severe log records that are written.
+    /// Minimum severity of the log records that are written.
     LogLevel {
         /// Only what failed.
         Error = "error",

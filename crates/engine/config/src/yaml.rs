@@ -154,7 +154,7 @@ mod tests {
         parse(text, "f").unwrap().into_iter().map(|item| (item.name, item.value)).collect()
     }
 
-    /// Removes the allowed values, which are the same for all.
+    /// Returns the error without the allowed values, which are always the same.
     fn fault(text: &str) -> String {
         let text = parse(text, "f").unwrap_err().to_string();
         text.strip_suffix("; allowed: one `name: value` for each setting")

@@ -9,7 +9,7 @@ const TAPERED_LEAST: u64 = 4;
 const MAX_SHARES: u64 = 16;
 const PAGE_BYTES: u64 = 4096;
 
-/// Returns how many of the CPUs available to the process one direction may keep busy.
+/// Returns the number of available CPUs that one direction may keep busy.
 ///
 /// The other direction needs as many, and the code that uses the bytes has the rest. Checked or sealed payload
 /// (`is_protected`) costs more CPU per byte, so its share is larger.

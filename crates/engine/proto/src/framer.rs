@@ -1,8 +1,9 @@
 //! Turns chunks into records: the sending counterpart of [`crate::FrameReader`] in a flow's framing.
 //!
 //! A [`Framer`] holds the protection of payload and the length of records. The driver passes a chunk's header and a
-//! source of its payload ([`PayloadSource`]). The framer appends the header to a batch of bytes, followed by the
-//! payload if it is sealed or small. The driver sends all other payload itself, without copying it.
+//! source of its payload ([`PayloadSource`]). The framer appends the header, with the chunk's table and message, to a
+//! batch of bytes, followed by the payload if it is sealed or small. The driver sends all other payload itself, without
+//! copying it.
 
 use polyrail_secure::{MAX_SEALED_BYTES, RECORD_HEADER_BYTES, Sealer};
 
@@ -83,8 +84,8 @@ impl Framer {
     }
 
     /// Sets other sizes in bytes, for drivers that vary them. A record has at most `record_bytes`, its header included
-    /// and its tag not; but a chunk's header is never split. A size that no record can have is clamped. Payload of up
-    /// to `copied_bytes` is copied if it is not sealed.
+    /// and its tag not; but a chunk's header, table and message are never split. A size that no record can have is
+    /// clamped. Payload of up to `copied_bytes` is copied if it is not sealed.
     #[must_use]
     pub fn with_sizes(self, record_bytes: usize, copied_bytes: u32) -> Self {
         let most = RECORD_HEADER_BYTES + MAX_SEALED_BYTES;

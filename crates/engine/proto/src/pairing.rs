@@ -79,7 +79,7 @@ pub struct Question<'a> {
     pub is_named: bool,
 }
 
-/// A rail this many times slower than the fastest pair is left out.
+/// Speed factor, compared with the fastest pair, from which on a rail is left out.
 const SLOW: u32 = 10;
 /// Maximum addresses that a reason lists.
 const LISTED: usize = 4;

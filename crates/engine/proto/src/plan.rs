@@ -82,8 +82,8 @@ struct ChunkStart {
     bytes: u32,
 }
 
-/// Chunks of one size one after another in one segment; or a single chunk, which may touch several segments. A plan
-/// costs time and memory by its segments, not by its bytes.
+/// Consecutive chunks of one size in one segment; or a single chunk, which may touch several segments. The time and
+/// memory of a plan grow with its segments, not with its bytes.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     first_chunk: u32,
@@ -251,7 +251,7 @@ fn cut(
                 pieces = 0;
             }
             if pieces == 0 {
-                // The last of the whole chunks stays open, as the last chunk of all does.
+                // The last whole chunk stays open, as the very last chunk does.
                 let whole = (segment.len - skip) / chunk_bytes;
                 let closed = same_size(left, chunk_bytes, whole, &size).saturating_sub(1);
                 if closed > 0 {

@@ -414,7 +414,7 @@ impl FrameReader {
     }
 }
 
-// The header of a frame is never split.
+// The header, table and message of a frame are never split.
 const _: () = assert!(MAX_HEAD_BYTES <= MAX_SEALED_BYTES);
 
 #[cfg(test)]

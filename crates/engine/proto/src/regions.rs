@@ -35,9 +35,9 @@ pub struct Target<R> {
     pub slot: u32,
     /// Driver's handle of the region.
     pub region: R,
-    /// Offset of the first byte of the place, 0 for a region that places name by its own key.
+    /// Offset of the first byte of the place, 0 for a region that places refer to by its own key.
     pub from: u64,
-    /// Offset of that byte in the region, 0 for a region that places name by its own key.
+    /// Offset of that byte in the region, 0 for a region that places refer to by its own key.
     pub to: u64,
 }
 

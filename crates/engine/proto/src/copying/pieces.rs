@@ -1,4 +1,4 @@
-//! The parts of a copy, and how they are cut into pieces.
+//! Parts of a copy, and their division into pieces.
 
 use crate::id::RegionKey;
 use crate::peer::pair_places;

@@ -45,8 +45,8 @@ impl TransferPath {
         }
     }
 
-    /// Returns the path over the rails of a request between host memories of this host, for which there is nothing else
-    /// if CPUs don't copy it.
+    /// Returns the path of a request between host memories of this host that can only take the rails, since CPUs don't
+    /// copy it.
     pub fn only_rails(no_copy: PathObstacle) -> Self {
         Self::new(PathKind::Tcp, no_copy.clone()).without_copies(no_copy)
     }

@@ -24,7 +24,7 @@ const OUTSTANDING: u32 = 2;
 const LEAST_HANDED_ON_BYTES: u64 = 16 << 10;
 /// Maximum copy threads: more don't copy faster, as memory has a limited number of channels.
 const THREADS_MAX: usize = 8;
-/// How long an idle thread polls for work before it sleeps. Waking it would cost the posting thread a system call for
+/// Time that an idle thread polls for work before it sleeps. Waking it would cost the posting thread a system call for
 /// each transfer.
 const LOOKS_FOR: Duration = Duration::from_micros(20);
 

@@ -36,7 +36,7 @@ pub enum PeerPlace {
     OtherHost,
     /// In another process of this host.
     ThisHost,
-    /// In this process. Its engine has these settings.
+    /// In this process. Holds the settings of its engine.
     ThisProcess(PathSettings),
 }
 
@@ -54,7 +54,7 @@ pub struct PathSettings {
 pub enum PathPlan {
     /// The rails.
     Rails(TransferPath),
-    /// Shared memory, as the setting `path` names it.
+    /// Shared memory, because the setting `path` names it.
     Shared,
     /// CPUs copy, if that is worth it and possible.
     CopyByCpus,

@@ -1,5 +1,4 @@
-//! The chunk frame: its header with operation and flags, and its table of places; encoded, decoded and
-//! checked.
+//! Chunk frame: its header with operation and flags, and its table of places; encoded, decoded and checked.
 
 use super::{
     CHUNK_HEADER_BYTES, KIND_CHUNK, MAX_META_BYTES, PIECE_BYTES, PLACE_BYTES, WireError, field,

@@ -129,7 +129,7 @@ fn a_node_of_calico_and_tailscale_has_its_nic() {
         kind(Kind::Dummy, one(5, "nodelocaldns", "10.96.0.10/32")),
         kind(Kind::Tunnel, one(6, "tunl0", "10.244.10.1/32")),
     ];
-    // Host ends of the pods' veths, which have no address of their own.
+    // Host ends of the pods' veths, which have no address themselves.
     for index in 10..200 {
         let cali = one(index, &format!("cali{index}"), "fe80::ecee:eeff:feee:eeee/64");
         all.push(outside(kind(Kind::Veth, cali)));

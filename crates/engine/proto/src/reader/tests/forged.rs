@@ -70,7 +70,7 @@ fn a_record_that_is_repeated_left_out_or_moved_is_refused() {
             assert_eq!((seen.error, seen.events), (Some(forged), number as usize), "{order:?}");
         }
     }
-    // Nor does a record of the other direction, or of another connection, open.
+    // A record of the other direction, or of another connection, does not open either.
     let mut other = Keys::new([2; 32], [1; 32]).sealer;
     let seen = read(ends().1, &sealed(&mut other, b"", 0), &[usize::MAX]);
     assert_eq!(seen.error, Some(WireError::Record(OpenError::Forged { number: 0 })));
