@@ -35,7 +35,7 @@ impl WaitAllowance {
         taken
     }
 
-    /// Returns the time that a wait did not need.
+    /// Gives back the time that a wait did not need.
     pub fn give_back(&mut self, unused: Duration) {
         self.left = (self.left + unused).min(Self::MAX);
     }

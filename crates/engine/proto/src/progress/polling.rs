@@ -114,7 +114,7 @@ pub struct Pollers {
 }
 
 impl Pollers {
-    /// Returns no places where polling is off, or where CPUs are few.
+    /// Makes a limit: no places where polling is off, or where CPUs are few.
     pub fn new(is_on: bool, cpus: usize) -> Self {
         let most = if is_on && cpus >= CPUS_MIN { (cpus / CPUS_PER_POLLER) as i32 } else { 0 };
         Self { free: AtomicI32::new(most), any: most > 0 }
@@ -126,7 +126,7 @@ impl Pollers {
         self.any
     }
 
-    /// Takes a place, to be returned by [`Self::leave`].
+    /// Takes a place, to be given back by [`Self::leave`]. Returns false if none is free.
     #[inline]
     pub fn enter(&self) -> bool {
         let got = self.any && self.free.fetch_sub(1, Ordering::Relaxed) > 0;
@@ -136,7 +136,7 @@ impl Pollers {
         got
     }
 
-    /// Returns the place.
+    /// Gives the place back.
     #[inline]
     pub fn leave(&self) {
         self.free.fetch_add(1, Ordering::Relaxed);

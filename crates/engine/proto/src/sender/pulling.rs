@@ -51,7 +51,7 @@ impl<S: Source> Sender<S> {
         Some(Chunk { header: ChunkHeader { flags, ..result.header }, ..result })
     }
 
-    /// Returns the chunk that `flow` pulled last, which can't be sent there now; any flow may pull it. No byte of it
+    /// Gives back the chunk that `flow` pulled last, which can't be sent there now; any flow may pull it. No byte of it
     /// may have been sent. Don't call `handle_written` for it. No effect for a flow that is down.
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
