@@ -1,5 +1,5 @@
-//! Calls into plugins that are under way, by thread. Nobody can make one return, so whoever waits for something behind
-//! it asks here whether that is worth while.
+//! Plugin calls in progress, by thread. A call can't be made to return, so code that waits behind one checks here
+//! whether waiting still makes sense.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use polyrail_nccl_abi::{Call, Observer};
 use polyrail_sys::threads::monotonic_ns;
 
-/// NCCL's names of the functions, in front those that are called most often.
+/// NCCL's names of the functions. Those called most often come first.
 const FUNCTIONS: &[&str] = &[
     "test",
     "irecv",
@@ -34,49 +34,49 @@ const FUNCTIONS: &[&str] = &[
     LOAD,
 ];
 
-/// So many of them, in front, are called for a lane.
+/// Number of functions, at the front, that are called for a lane.
 const OF_LANES: u8 = 8;
 
-/// What a library does while it is loaded.
+/// Name for the time in which a library is loaded.
 pub(crate) const LOAD: &str = "dlopen";
 
-/// Between two looks so much time counts at most: in the rest this process, or who looks, had no CPU.
+/// Maximum time counted between two looks. In longer gaps this process, or the looking thread, had no CPU.
 const LOOK_GAP: Duration = Duration::from_millis(100);
 
-/// A call of a plugin that has not returned for longer than it may.
+/// A plugin call that has not returned within its limit.
 #[derive(Clone, Debug)]
 pub struct Stuck {
-    /// The thread that is inside.
+    /// Thread inside the call.
     pub thread: std::thread::Thread,
     /// NCCL's name of the function.
     pub function: &'static str,
-    /// For how long, as far as somebody has looked.
+    /// Duration as observed by looks.
     pub lasted: Duration,
-    /// The lane that it is for; it stands still, and so does the thread that moved it on.
+    /// Lane that the call is for. The lane is stuck, and so is the thread that drove it.
     pub(crate) lane: Option<u64>,
 }
 
 impl Stuck {
-    /// Whether payload stands still behind it, and the memory that the plugin was given for it is in use for ever.
+    /// True if payload is stuck behind this call. The memory that the plugin has for it stays in use forever.
     pub fn holds_payload(&self) -> bool {
         self.lane.is_some()
     }
 }
 
-/// What a thread is at.
+/// State of a thread.
 struct Thread {
     handle: std::thread::Thread,
-    /// A place in [`FUNCTIONS`], from 1 on; 0 for nothing.
+    /// Index into [`FUNCTIONS`] plus 1. 0 outside of calls.
     function: AtomicU8,
-    /// Calls that it has begun.
+    /// Number of calls begun.
     begun: AtomicU64,
-    /// The lane that it has moved on last; 0 for none.
+    /// Lane that this thread drove last. 0 for none.
     lane: AtomicU64,
     is_given_up: AtomicBool,
     look: Mutex<Look>,
 }
 
-/// What was seen of a thread.
+/// Result of the last look at a thread.
 #[derive(Default)]
 struct Look {
     begun: u64,
@@ -86,24 +86,24 @@ struct Look {
 
 thread_local! {
     static HERE: OnceCell<Arc<Thread>> = const { OnceCell::new() };
-    /// What this thread is in. Nothing has to be dropped, so that it is there yet when a plugin ends the process.
+    /// Function that this thread is in. Needs no drop, so that it still exists when a plugin ends the process.
     static FUNCTION: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
 static THREADS: Mutex<Vec<Weak<Thread>>> = Mutex::new(Vec::new());
 
-/// How many calls are given up at the moment.
+/// Number of calls given up at the moment.
 static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
 
-/// In nanoseconds; the longest that any host allows.
+/// Limit of a call in nanoseconds: the longest that any host allows.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
-/// A call may take so long.
+/// Raises the limit of calls to `limit`, if that is longer.
 pub(crate) fn allow(limit: Duration) {
     LIMIT.fetch_max(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// Notes each call of a plugin.
+/// Observer that records each plugin call.
 pub(crate) fn observer() -> Observer {
     Arc::new(|call| match call {
         Call::Begins(function) => begins(function),
@@ -111,7 +111,7 @@ pub(crate) fn observer() -> Observer {
     })
 }
 
-/// Does something that no observer sees.
+/// Records a call that observers don't see.
 pub(crate) fn within<T>(function: &'static str, run: impl FnOnce() -> T) -> T {
     begins(function);
     let done = run();
@@ -129,24 +129,24 @@ fn ends() {
     here(Thread::ends);
 }
 
-/// This thread moves the lane on.
+/// Records that this thread drives the lane.
 pub(crate) fn moves(lane: u64) {
     here(|thread| thread.lane.store(lane, Ordering::Relaxed));
 }
 
-/// What this thread is in.
+/// Function that this thread is in.
 pub(crate) fn function_here() -> Option<&'static str> {
     FUNCTION.get()
 }
 
-/// What all threads are in.
+/// Functions that all threads are in.
 pub(crate) fn under_way() -> Vec<&'static str> {
     let threads = THREADS.lock();
     threads.iter().filter_map(|thread| thread.upgrade()?.function()).collect()
 }
 
-/// Looks at all threads: calls that are given up, since they have not returned for longer than a host allows. To be
-/// asked again and again by whoever waits; only time in which somebody does counts.
+/// Checks all threads and returns the calls that are given up, because they have exceeded the longest limit of a host.
+/// Waiting code must call this repeatedly: only time observed by looks counts.
 pub fn stuck() -> Vec<Stuck> {
     let limit = match LIMIT.load(Ordering::Relaxed) {
         0 => return Vec::new(),
@@ -158,15 +158,15 @@ pub fn stuck() -> Vec<Stuck> {
     threads.iter().filter_map(|thread| thread.upgrade()?.look(now, limit)).collect()
 }
 
-/// Whether a thread is inside a call that moves payload.
+/// True if any thread is inside a call that moves payload.
 pub fn is_inside() -> bool {
     let is_inside = |thread: Arc<Thread>| thread.lane().is_some();
     THREADS.lock().iter().filter_map(Weak::upgrade).any(is_inside)
 }
 
-/// Whether such calls are given up, as far as was seen.
+/// True if calls that match are given up, as of the last look.
 pub(crate) fn are_given_up(such: impl Fn(&Stuck) -> bool) -> bool {
-    // To ask is cheap as long as all is well.
+    // Fast path while no call is stuck.
     if GIVEN_UP.load(Ordering::Relaxed) == 0 {
         return false;
     }
@@ -180,7 +180,7 @@ pub(crate) fn are_given_up(such: impl Fn(&Stuck) -> bool) -> bool {
 }
 
 fn here(run: impl FnOnce(&Thread)) {
-    // A thread that ends may close something on its last way.
+    // A thread that ends may close something in its destructors.
     let _ = HERE.try_with(|here| run(here.get_or_init(Thread::new)));
 }
 
@@ -240,7 +240,7 @@ impl Thread {
         Stuck { thread: self.handle.clone(), function, lasted, lane: self.lane() }
     }
 
-    /// The lane that a call is for. A thread that closes or connects may have moved one on before.
+    /// Lane that the call is for. A thread that closes or connects may have driven a lane before.
     fn lane(&self) -> Option<u64> {
         let is_of_lane = (1..=OF_LANES).contains(&self.function.load(Ordering::Relaxed));
         Some(self.lane.load(Ordering::Relaxed)).filter(|lane| is_of_lane && *lane > 0)

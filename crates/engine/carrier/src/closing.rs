@@ -1,5 +1,5 @@
-//! The thread of a host that closes connections. Plugins may take long for that; and while they take long for
-//! another call, closing must not wait: memory that a connection knows is not free before.
+//! A host's thread that closes connections. Plugins may take long for that. If another plugin call takes long, closing
+//! must not wait for it, because memory registered with a connection stays in use until then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use crate::unpack::Gathering;
 use crate::way::Way;
 
-/// How long a GPU may take to copy what is under way, which takes microseconds.
+/// Maximum time for a GPU to finish pending copies, which normally takes microseconds.
 const GATHER_LIMIT: Duration = Duration::from_secs(10);
 
-/// The way to the thread. It ends by [`Closer::stop`].
+/// Sender to the closing thread, which ends by [`Closer::stop`].
 #[derive(Clone)]
 pub(crate) struct Closer(Sender<Work>);
 
-/// What the thread does, in order.
+/// Work of the thread, in order.
 enum Work {
     Close(Closing),
     Run(Box<dyn FnOnce() + Send>),
     Stop,
 }
 
-/// A connection on which nothing is posted any more. Where this ends, by whichever thread, it is closed.
+/// A connection with no more posts. Dropping it closes it, on any thread.
 pub(crate) struct Closing {
     way: Option<Way>,
     /// Copies that may still read its bounce buffer.
@@ -48,29 +48,29 @@ impl Closer {
         Ok((Self(closer), thread))
     }
 
-    /// Closes it soon, on the thread; or at once on this one, if that has stopped.
+    /// Closes the connection soon on the thread, or at once on this one if that has stopped.
     pub(crate) fn close(&self, closing: Closing) {
         let _ = self.0.send(Work::Close(closing));
     }
 
-    /// Runs it soon, on the thread; drops it if that has stopped.
+    /// Runs the closure soon on the thread, or drops it if that has stopped.
     pub(crate) fn run(&self, run: impl FnOnce() + Send + 'static) {
         let _ = self.0.send(Work::Run(Box::new(run)));
     }
 
-    /// The thread ends when all is closed that it was given before.
+    /// Ends the thread after it has closed everything submitted before.
     pub(crate) fn stop(&self) {
         let _ = self.0.send(Work::Stop);
     }
 }
 
 impl Closing {
-    /// `is_closed` is set when the plugin has closed it.
+    /// `is_closed` is set when the plugin has closed the connection.
     pub(crate) fn new(way: Way, gathered: Vec<Gathering>, is_closed: Arc<AtomicBool>) -> Self {
         Self { way: Some(way), gathered, is_closed }
     }
 
-    /// Whether no kernel reads the bounce buffer any more. A GPU that has failed reads nothing.
+    /// True if no kernel reads the bounce buffer any more. A failed GPU reads nothing.
     fn is_read(&mut self) -> bool {
         let until = Instant::now() + GATHER_LIMIT;
         while self.gathered.iter().any(|one| matches!(one.ticket.is_done(), Ok(false))) {

@@ -1,40 +1,40 @@
-//! Why a plugin can't be hosted, and what to do about it.
+//! Reasons why a plugin can't be hosted, with fixes.
 
 use std::time::Duration;
 
 use polyrail_nccl_abi::{LoadError, NetError};
 use thiserror::Error;
 
-/// The most devices of a plugin that an engine makes rails of: an engine has no more rails.
+/// Maximum number of a plugin's devices that an engine uses as rails. An engine has no more rails.
 pub const DEVICES_MAX: usize = 64;
 
-/// Why a plugin can't be hosted.
+/// Reason why a plugin can't be hosted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// It can't be loaded.
+    /// Loading failed.
     #[error("{0}")]
     Load(#[from] LoadError),
-    /// A call into it failed.
+    /// A call into the plugin failed.
     #[error("{0}")]
     Net(#[from] NetError),
-    /// It has no devices.
+    /// The plugin has no devices.
     #[error("plugin {name} has no devices; at least 1 is needed")]
     NoDevices {
-        /// The plugin's name for itself.
+        /// Name that the plugin reports.
         name: String,
     },
-    /// It has more devices than an engine takes, and none is named.
+    /// The plugin has more devices than an engine takes, and no device was selected.
     #[error(
         "plugin {name} has {count} devices; allowed: 1 to {DEVICES_MAX}, or some that are named"
     )]
     TooMany {
-        /// The plugin's name for itself.
+        /// Name that the plugin reports.
         name: String,
-        /// How many it has.
+        /// Number of devices.
         count: usize,
     },
-    /// A device says of itself what can't be, or what is not supported.
+    /// A device reports a property that is impossible or not supported.
     #[error("device {device} of plugin {name}: {field} is {value}, allowed is {allowed}")]
     Property {
         /// The plugin's name for itself.
@@ -43,9 +43,9 @@ pub enum HostError {
         device: String,
         /// NCCL's name of the property.
         field: &'static str,
-        /// What the plugin says.
+        /// Value that the plugin reports.
         value: String,
-        /// What it may be.
+        /// Allowed values.
         allowed: &'static str,
     },
     /// The plugin has no such device.
@@ -58,10 +58,10 @@ pub enum HostError {
         /// What there is.
         has: String,
     },
-    /// A device was asked for twice, perhaps by its name and its number.
+    /// A device was requested twice, perhaps by its name and its number.
     #[error("device {device} of plugin {name} is named twice; allowed: each device once")]
     Twice {
-        /// The plugin's name for itself.
+        /// Name that the plugin reports.
         name: String,
         /// The device's name.
         device: String,
@@ -69,18 +69,18 @@ pub enum HostError {
     /// The thread for slow calls can't be started.
     #[error("a thread for the plugin can't be started: {0}")]
     Thread(std::io::Error),
-    /// It does not return from a call by which it is loaded.
+    /// A call that loads the plugin does not return.
     #[error("the plugin has not returned from `{function}` for {} s", limit.as_secs())]
     Hangs {
         /// NCCL's name of the function, or `dlopen`.
         function: &'static str,
-        /// For how long.
+        /// Time waited.
         limit: Duration,
     },
 }
 
 impl HostError {
-    /// What to do about it, if that is known.
+    /// Returns the fix, if one is known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Load(error) => Some(error.help()),

@@ -1,4 +1,4 @@
-//! What puts messages together in the memory of a GPU.
+//! Assembles messages in GPU memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use parking_lot::Mutex;
 use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Fragment, GpuError, Queue, Ticket};
 use polyrail_sys::{Memory, OutOfRange};
 
-/// Bytes of a GPU that are read at a time: a device handle of a plugin has 24.
+/// GPU bytes read at a time. A plugin's device handle has 24.
 const READ_BYTES: u64 = 64;
 
-/// Those of a host, one for each GPU. To make one, a driver allocates: that takes milliseconds, and calls of other
-/// threads wait meanwhile. So connections share it, and no message waits until one is made.
+/// A host's gatherers, one per GPU. A driver allocates when it makes one, which takes milliseconds and blocks calls of
+/// other threads. So connections share them, and no message waits for one to be made.
 #[derive(Default)]
 pub(crate) struct Gatherers(Vec<Arc<Gatherer>>);
 
 pub(crate) struct Gatherer {
     device: Arc<dyn Device>,
     queue: Mutex<Queue>,
-    /// GPUs that were asked for, and whether kernels of this one reach their memory.
+    /// GPUs that were checked, and whether kernels of this GPU reach their memory.
     others: Mutex<Vec<([u8; 16], bool)>>,
-    /// Pinned.
+    /// Pinned memory.
     read: Mutex<Memory>,
 }
 
 impl Gatherers {
-    /// That of the GPU. One that has failed copies nothing more, and is replaced.
+    /// Returns the gatherer of the GPU. A failed one copies nothing more and is replaced.
     pub(crate) fn of(&mut self, device: &Arc<dyn Device>) -> Result<Arc<Gatherer>, GpuError> {
         let uuid = device.identity().uuid;
         self.0.retain(|known| !known.queue.lock().has_failed());
@@ -44,8 +44,8 @@ impl Gatherers {
 }
 
 impl Gatherer {
-    /// Begins to copy the fragments of a message of so many bytes from a bounce buffer of this GPU to memory from `to` on;
-    /// by `pinned` memory if one is given.
+    /// Starts to copy the fragments of a message of `bytes` bytes from a bounce buffer of this GPU to memory from `to`
+    /// on; by way of `pinned` memory if given.
     pub(crate) fn gather(
         &self,
         (to, bytes): (CopyPlace<'_>, u64),
@@ -64,7 +64,7 @@ impl Gatherer {
         queue.begin().map_err(|error| error.to_string())
     }
 
-    /// Lets go of memory that has been copied, which the queue else does when it is next used.
+    /// Releases memory whose copies are done. Otherwise the queue does that at its next use.
     pub(crate) fn let_go(&self) {
         self.queue.lock().under_way();
     }
@@ -73,7 +73,7 @@ impl Gatherer {
         self.device.pinned(bytes).map_err(|error| error.to_string())
     }
 
-    /// A few bytes of this GPU.
+    /// Reads a few bytes of this GPU.
     pub(crate) fn read(&self, memory: &DeviceMemory) -> Result<Vec<u8>, String> {
         let outside = |error: OutOfRange| error.to_string();
         let failed = |error: GpuError| format!("the plugin's device handle: {error}");
@@ -93,8 +93,8 @@ impl Gatherer {
         Ok(bytes)
     }
 
-    /// Whether kernels of this GPU reach another one's memory. Without that a copy engine takes each fragment by itself,
-    /// which is a hundred times slower.
+    /// True if kernels of this GPU reach the other GPU's memory. Otherwise a copy engine copies each fragment
+    /// separately, which is a hundred times slower.
     pub(crate) fn reaches(&self, other: &Arc<dyn Device>) -> bool {
         let uuid = other.identity().uuid;
         if uuid == self.device.identity().uuid {

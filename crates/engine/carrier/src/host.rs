@@ -1,4 +1,4 @@
-//! A plugin that is hosted: loading it, and what its devices are.
+//! Hosting a plugin: loading it, and the properties of its devices.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::tcpx::Wishes;
 use crate::threads::{PluginThread, of_plugins};
 use crate::unpack::MESSAGE_BYTES_MAX;
 
-/// A plugin that this process has loaded. It stays loaded as long as the process runs.
+/// A plugin loaded by this process. It stays loaded until the process ends.
 pub struct Host {
     name: String,
     version: u32,
@@ -28,28 +28,28 @@ pub struct Host {
 /// A device of a plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostedDevice {
-    /// Its number in the plugin.
+    /// Number in the plugin.
     pub number: usize,
-    /// Its name, often that of a network interface.
+    /// Name, often that of a network interface.
     pub name: String,
-    /// Folder of its PCI device, if it has one.
+    /// Folder of the PCI device, if there is one.
     pub pci_path: Option<PathBuf>,
-    /// In Mbit/s, if the plugin knows it.
+    /// Speed in Mbit/s, if the plugin knows it.
     pub speed_mbps: Option<u32>,
-    /// Whether it takes memory of the host.
+    /// True if the device takes host memory.
     pub takes_host: bool,
-    /// Whether it takes memory of a GPU by address.
+    /// True if the device takes GPU memory by address.
     pub takes_cuda: bool,
-    /// Whether it leaves messages in fragments in a bounce buffer, from where they are put together here.
+    /// True if the device leaves messages as fragments in a bounce buffer, and the host assembles them.
     pub unpacks: bool,
-    /// Longest message in bytes.
+    /// Maximum message length in bytes.
     pub max_bytes: u64,
 }
 
 impl Host {
-    /// Loads a plugin, named as `NCCL_NET_PLUGIN` names one, by its newest table. The plugin's code runs in this
-    /// process: what it does there nobody can contain. A thread of its own loads and initializes
-    /// it, and is left alone if that takes longer than [`Wishes::load_limit`]. GPUDirect-TCPX gets what is wished in variables of the environment.
+    /// Loads a plugin, named as in `NCCL_NET_PLUGIN`, by its newest table. The plugin's code runs in this process and
+    /// can't be contained. A separate thread loads and initializes it, and is abandoned if that takes longer than
+    /// [`Wishes::load_limit`]. GPUDirect-TCPX gets the wishes in environment variables.
     pub fn load(plugin: &str, wishes: Wishes) -> Result<Self, HostError> {
         calls::allow(wishes.call_limit);
         let Opened { net, devices } = loading::open(plugin, &wishes)?;
@@ -65,17 +65,17 @@ impl Host {
         Ok(Self { name, version, devices, wishes, setup })
     }
 
-    /// The plugin's name for itself.
+    /// Name that the plugin reports.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The version of the interface by which it is called.
+    /// Version of the plugin interface in use.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Its devices, as they were wanted.
+    /// Selected devices.
     pub fn devices(&self) -> &[HostedDevice] {
         &self.devices
     }
@@ -85,10 +85,10 @@ impl Host {
         of_plugins(&self.wishes)
     }
 
-    /// Listens on the device for one connection. `listening` gets what a peer needs to connect, or why there is
-    /// nothing; after that `accepted` gets the receiving lane, or why there is none in time. That the plugin accepts
-    /// other connections meanwhile does not count. Once nobody wants it any more, it is given up without a word. All are
-    /// called on a thread of the host and must not block.
+    /// Listens on the device for one connection. `listening` gets the handle that a peer needs to connect, or an error;
+    /// after that `accepted` gets the receiving lane, or an error if there is none in time. Time in which the plugin
+    /// accepts other connections does not count. When `is_wanted` returns false, the connection is dropped silently.
+    /// The callbacks run on a thread of the host and must not block.
     pub fn accept(
         &self,
         device: usize,
@@ -101,8 +101,8 @@ impl Host {
         self.setup.give(Job::Accept { device, limit, listening: Box::new(listening), told });
     }
 
-    /// Connects from the device to what a peer's [`Host::accept`] told. `connected` gets the sending lane, or why
-    /// there is none in time, as with [`Host::accept`].
+    /// Connects from the device to the handle of a peer's [`Host::accept`]. `connected` gets the sending lane, or an
+    /// error if there is none in time, as with [`Host::accept`].
     pub fn connect(
         &self,
         device: usize,
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Host {
     }
 }
 
-/// Why no host takes a device that says this of itself.
+/// Reason why no host takes a device with these properties, if there is one.
 pub fn refusal(properties: &Properties) -> Option<String> {
     match hosted("", 0, properties.clone()) {
         Err(HostError::Property { field, value, allowed, .. }) => {
@@ -169,7 +169,7 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
     }
     Ok(HostedDevice {
         number,
-        // Some plugins know none; NCCL reckons with 10 Gbit/s then.
+        // Some plugins don't know the speed. NCCL assumes 10 Gbit/s then.
         speed_mbps: Some(speed_mbps).filter(|speed| *speed > 0),
         takes_host: properties.takes_host(),
         takes_cuda: properties.takes_cuda(),
@@ -178,13 +178,13 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
             true => MESSAGE_BYTES_MAX.min(properties.max_p2p_bytes as u64),
             false => properties.max_p2p_bytes as u64,
         },
-        // A path that leads nowhere says nothing about where the device is.
+        // A path that does not exist gives no location.
         pci_path: properties.pci_path.filter(|path| path.is_dir()),
         name: properties.name,
     })
 }
 
-/// Devices of one name are known by it and their number.
+/// Makes equal device names unique by appending the device number.
 fn tell_apart(all: &mut [HostedDevice]) {
     let mut count: HashMap<String, usize> = HashMap::new();
     for device in all.iter() {

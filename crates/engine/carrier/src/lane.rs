@@ -1,4 +1,4 @@
-//! One way of a connection of a plugin.
+//! One direction of a plugin connection.
 
 mod pump;
 
@@ -22,25 +22,25 @@ use crate::gatherer::Gatherers;
 use crate::unpack::{Gathering, Unpack};
 use crate::way::Way;
 
-/// One way of a connection of a plugin: messages in order, each of one or several pieces. Clones are the same
-/// lane; safe to use from any thread. Somebody has to [`Lane::close`] it.
+/// One direction of a plugin connection: messages in order, each of one or more pieces. Clones are the same lane. It
+/// may be used from any thread, and must be closed by [`Lane::close`].
 #[derive(Clone)]
 pub struct Lane(Arc<Shared>);
 
-/// Bytes that a lane sends, or a place for bytes that it receives.
+/// Bytes that a lane sends, or a target for bytes that it receives.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Whose they are.
+    /// Owner of the bytes.
     pub holder: Holder,
-    /// All that he has.
+    /// All bytes of the owner.
     pub bytes: Bytes,
-    /// From their beginning.
+    /// Offset from their start.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// The CRC-32C that a received message of host memory must have. A lane with a wrong one breaks.
+/// CRC-32C that a received message in host memory must have. A mismatch breaks the lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
     /// Of what comes before the message.
@@ -49,54 +49,54 @@ pub struct Check {
     pub want: u32,
 }
 
-/// Who waits for a lane looks so often whether that is worth while.
+/// Interval at which waiting code checks for stuck calls.
 const LOOK: Duration = Duration::from_millis(10);
 
 struct Shared {
-    /// Tells lanes of this process apart; from 1 on.
+    /// Number of this lane in the process, from 1 on.
     number: u64,
     state: Mutex<State>,
-    /// Messages that are through.
+    /// Number of completed messages.
     completed: AtomicU64,
     begun: AtomicU64,
     progressed_ns: AtomicU64,
-    /// Why it takes nothing any more. What was posted may still be touched.
+    /// Reason why the lane takes no more messages. Posted memory may still be touched.
     broken: OnceLock<String>,
-    /// The plugin has closed the connection: nothing is touched any more.
+    /// True when the plugin has closed the connection: it touches no more memory.
     is_closed: Arc<AtomicBool>,
-    /// How many wait for what the thread that closes is to do first.
+    /// Number of callers that wait for the closing thread.
     await_closer: AtomicUsize,
     closer: Closer,
 }
 
 struct State {
-    /// None once it is being closed.
+    /// `None` once it is being closed.
     way: Option<Way>,
-    /// What puts messages together that come in fragments.
+    /// Assembles messages that arrive as fragments.
     unpack: Option<Unpack>,
-    /// What the plugin has no room for yet.
+    /// Posts for which the plugin has no room yet.
     waiting: VecDeque<Post>,
     posted: VecDeque<Posted>,
-    /// How many of those have come, the oldest first, and are perhaps not in place.
+    /// Number of posts, oldest first, that have arrived and may not be in place yet.
     came: usize,
-    /// By who has them.
+    /// Registrations by owner.
     regions: Vec<(Holder, Region)>,
-    /// Where messages go that nobody wants.
+    /// Target for discarded messages.
     scratch: Option<(Region, usize)>,
-    /// Of the message whose pieces are coming through.
+    /// CRC of the message that is arriving.
     crc: u32,
 }
 
-/// A piece.
+/// A piece to be posted.
 struct Post {
     part: Part,
-    /// Where it lands, if its checksum is to be known or a GPU has to see it.
+    /// Target of the piece, if it has a checksum or a GPU must see it.
     bytes: Option<(Bytes, u64)>,
     begins: Option<Check>,
     ends: Option<Ends>,
 }
 
-/// The last piece of a message.
+/// Marks the last piece of a message.
 #[derive(Clone, Copy)]
 enum Ends {
     Unchecked,
@@ -106,7 +106,7 @@ enum Ends {
 struct Posted {
     post: Post,
     request: Request,
-    /// After a receive into a GPU's memory.
+    /// Flush after a receive into GPU memory.
     flush: Option<Request>,
     gathering: Option<Gathering>,
 }
@@ -137,7 +137,7 @@ impl Lane {
         }))
     }
 
-    /// Both ends of a plugin's connection within this process, for who tries a plugin as an engine uses it, and a thread
+    /// Both ends of a plugin connection within this process, for testing a plugin as an engine uses it, and a thread
     /// that ends when both are dropped and the plugin has closed them.
     pub fn both(
         sender: SendComm,
@@ -151,9 +151,9 @@ impl Lane {
         Ok((sends, Self::new(Way::Receives(receiver), unpack, closer), thread))
     }
 
-    /// Sends, or receives, the pieces as one message. The ticket is done when the bytes may be used: they have
-    /// left, or are in place; it fails when the lane is closed before. Pieces of memory that the caller
-    /// keeps must stay until then, and be [forgotten](Self::forget) before they are freed.
+    /// Sends or receives the pieces as one message. The ticket is done when the bytes may be used: they have left, or
+    /// are in place. It fails if the lane is closed before. Memory that the caller keeps must stay valid until then,
+    /// and be [forgotten](Self::forget) before it is freed.
     pub fn post(&self, pieces: impl IntoIterator<Item = Piece>, check: Option<Check>) -> Ticket {
         let Some(mut state) = self.0.lock() else { return self.ticket(true) };
         let mut posts = Vec::new();
@@ -185,7 +185,8 @@ impl Lane {
         self.enqueue(&mut state, posts, check)
     }
 
-    /// Receives a message of pieces of these lengths and throws it away. The ticket says when that is done.
+    /// Receives a message of pieces with these lengths and discards it. The returned ticket is done when it has
+    /// arrived.
     pub fn discard(&self, lens: impl IntoIterator<Item = u64>) -> Ticket {
         let lens: Vec<usize> = lens.into_iter().map(|len| len as usize).collect();
         let Some(mut state) = self.0.lock() else { return self.ticket(true) };
@@ -222,13 +223,13 @@ impl Lane {
         self.ticket(false)
     }
 
-    /// Of the last message, or one that is never done.
+    /// Ticket of the last message, or one that never completes.
     fn ticket(&self, is_lost: bool) -> Ticket {
         let begun = self.0.begun.load(Ordering::Relaxed);
         Ticket::new(self.0.clone(), if is_lost { u64::MAX } else { begun })
     }
 
-    /// Moves on what was posted. Does nothing if another thread does that just now.
+    /// Drives posted messages. Does nothing if another thread is driving them.
     pub fn poll(&self) {
         if let Some(mut state) = self.0.state.try_lock() {
             calls::moves(self.0.number);
@@ -236,24 +237,24 @@ impl Lane {
         }
     }
 
-    /// Whether it is the same lane.
+    /// True if both are the same lane.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether messages are under way.
+    /// True if messages are in flight.
     pub fn is_busy(&self) -> bool {
         self.broken().is_none()
             && self.0.begun.load(Ordering::Relaxed) != self.0.completed.load(Ordering::Relaxed)
     }
 
-    /// Why it takes nothing any more.
+    /// Reason why the lane takes no more messages.
     pub fn broken(&self) -> Option<&str> {
         self.0.broken.get().map(String::as_str)
     }
 
-    /// For how long the plugin has moved nothing of what was posted, by the monotonic clock. It does not count while a
-    /// GPU puts together what has come.
+    /// Time since the plugin last moved a posted message, by the monotonic clock. Time in which a GPU assembles a
+    /// message does not count.
     pub fn silence(&self, now: u64) -> Duration {
         let since = self.0.progressed_ns.load(Ordering::Relaxed);
         match self.is_busy() {
@@ -262,9 +263,9 @@ impl Lane {
         }
     }
 
-    /// The holder's memory is about to be freed, and no message of it is under way. Says whether the plugin has
-    /// forgotten it; else it has when the lane [is closed](Self::is_closed), which it will be unless it
-    /// [is given up](Self::is_given_up).
+    /// Deregisters the holder's memory, which is about to be freed and has no message in flight. Returns true if the
+    /// plugin has forgotten it. Otherwise the plugin forgets it when the lane [is closed](Self::is_closed), which
+    /// happens unless it [is given up](Self::is_given_up).
     pub fn forget(&self, holder: Holder) -> bool {
         let Some(mut state) = self.0.lock() else { return false };
         let State { way: Some(way), regions, .. } = &mut *state else { return self.is_closed() };
@@ -273,22 +274,22 @@ impl Lane {
         match way.deregister(region) {
             Ok(()) => true,
             Err(error) => {
-                // The plugin may go on using it.
+                // The plugin may still use the memory.
                 self.0.break_off(&mut state, error.to_string());
                 false
             }
         }
     }
 
-    /// The same on the thread that closes connections, for who must not be within the plugin for ever: it is given up as
-    /// any call is.
+    /// Like [`Self::forget`], on the closing thread, for callers that must not block in the plugin forever. Gives up
+    /// like any call.
     pub fn forget_elsewhere(&self, holder: Holder) -> bool {
         let (tell, told) = sync_channel(1);
         let lane = self.clone();
         self.0.await_closer.fetch_add(1, Ordering::Relaxed);
         self.0.closer.run(move || {
             let has_forgotten = lane.forget(holder);
-            // Nobody waits any more if it was given up.
+            // The caller may have given up.
             let _ = tell.send(has_forgotten);
         });
         let has_forgotten = loop {
@@ -300,7 +301,7 @@ impl Lane {
                         return false;
                     }
                 }
-                // The thread has stopped.
+                // The closing thread has stopped.
                 Err(RecvTimeoutError::Disconnected) => break self.forget(holder),
             }
         };
@@ -308,31 +309,31 @@ impl Lane {
         has_forgotten
     }
 
-    /// Whether the plugin has closed the connection: it touches nothing any more.
+    /// True if the plugin has closed the connection and touches no more memory.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed.load(Ordering::Acquire)
     }
 
-    /// Whether a call that moves it on, or what it waits for to be closed, has not returned for longer than it may
-    /// ([`stuck`](crate::stuck)). Its tickets fail, and the plugin may touch what it has for ever.
+    /// True if a call that drives this lane, or that its closing waits for, has exceeded its limit
+    /// ([`stuck`](crate::stuck)). Its tickets fail, and the plugin may touch its memory forever.
     pub fn is_given_up(&self) -> bool {
         self.0.is_given_up()
     }
 
-    /// Closes the connection, soon and on another thread. From then on every ticket of it fails. Does nothing if
-    /// it was closed before.
+    /// Closes the connection soon, on another thread. From then on all its tickets fail. Does nothing if it was closed
+    /// before.
     pub fn close(&self) {
         let why = "the connection was closed".to_owned();
         match self.0.lock() {
             Some(mut state) => self.0.break_off(&mut state, why),
-            // Whoever is inside does that, should he come back.
+            // The thread inside the lane closes it when it returns.
             None => drop(self.0.broken.set(why)),
         }
     }
 }
 
 impl Shared {
-    /// To call the plugin; none if that does not return to another thread.
+    /// Locks the state to call the plugin. `None` if another thread is stuck in it.
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         loop {
             if let Some(state) = self.state.try_lock_for(LOOK) {
@@ -351,7 +352,7 @@ impl Shared {
             let is_closing = self.broken.get().is_some() && !self.is_closed.load(Ordering::Acquire);
             is_closing || self.await_closer.load(Ordering::Relaxed) > 0
         };
-        // What the thread that closes is in.
+        // Calls of the closing thread.
         let is_of_closer =
             |call: &Stuck| call.function.starts_with("close") || call.function == "deregMr";
         calls::are_given_up(|call| {
@@ -362,7 +363,7 @@ impl Shared {
     fn break_off(&self, state: &mut State, why: String) {
         let Some(way) = state.way.take() else { return };
         state.unpack = None;
-        // Another thread may have said why.
+        // Another thread may have set the reason.
         let _ = self.broken.set(why);
         state.waiting.clear();
         let gathered = state.posted.drain(..).filter_map(|posted| posted.gathering).collect();
@@ -370,7 +371,7 @@ impl Shared {
     }
 }
 
-/// Whoever looks holds locks of the engine, so the plugin is not called here.
+/// Callers hold locks of the engine, so don't call the plugin here.
 impl Completion for Shared {
     fn completed(&self) -> Result<u64, GpuError> {
         if self.is_closed.load(Ordering::Acquire) {
@@ -389,7 +390,7 @@ impl Completion for Shared {
 }
 
 impl State {
-    /// Memory for so many bytes that nobody wants; none if the lane is closed.
+    /// Returns memory of at least `len` bytes for discarded messages, or `None` if the lane is closed.
     fn scratch(&mut self, len: usize) -> Option<Result<Region, String>> {
         let way = self.way.as_mut()?;
         if let Some((region, size)) = self.scratch
@@ -397,7 +398,7 @@ impl State {
         {
             return Some(Ok(region));
         }
-        // A smaller one stays until the connection is closed: receives may still go there.
+        // The smaller memory stays until the connection is closed, because receives may still write to it.
         let size = len.next_power_of_two().max(64 << 10);
         let Some(memory) = HostMemory::new(size) else {
             return Some(Err(format!("there is no memory for {size} bytes")));

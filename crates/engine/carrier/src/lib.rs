@@ -1,11 +1,11 @@
-//! Hosts net plugins of NCCL, so that they carry payload.
+//! Hosts NCCL net plugins as carriers of payload.
 //!
-//! * [`Host`]: a plugin that this process has loaded, with its [`HostedDevice`]s.
-//! * [`Lane`]: one way of a connection of it. It takes messages in order, and each has a
-//!   [`Ticket`](polyrail_gpu::Ticket) that says when its bytes are in place, or have left.
+//! * [`Host`]: a plugin loaded by this process, with its [`HostedDevice`]s.
+//! * [`Lane`]: one direction of a plugin connection. It carries messages in order. Each has a
+//! [`Ticket`](polyrail_gpu::Ticket) that is done when its bytes are in place, or have left.
 //!
-//! The interface of these plugins can only be polled: a lane moves on when [`Lane::poll`] is called. What may take
-//! long is done on threads of the host's own: one listens, one connects, one closes.
+//! The plugin interface can only be polled: a lane makes progress when [`Lane::poll`] is called. Slow calls run on
+//! threads of the host: one listens, one connects, one closes.
 
 #![warn(missing_docs)]
 

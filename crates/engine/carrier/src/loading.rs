@@ -1,4 +1,5 @@
-//! Loading a plugin and asking what its devices are: by a thread of its own, since nobody can make it return.
+//! Loads a plugin and reads the properties of its devices. A separate thread does that, because a plugin call can't be
+//! made to return.
 
 use std::io::Write;
 use std::sync::Once;
@@ -15,21 +16,21 @@ use crate::signals::Signals;
 use crate::tcpx::{self, Wishes};
 use crate::threads;
 
-/// A plugin that was initialized.
+/// An initialized plugin.
 pub(crate) struct Opened {
     pub(crate) net: Net,
-    /// What each device says of itself; at least one.
+    /// Properties of each device; at least one.
     pub(crate) devices: Vec<Properties>,
 }
 
-/// When the user is told what it is that takes so long, and told again.
+/// Times of the first and the further messages to the user about a slow load.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORDS: Duration = Duration::from_secs(10);
 
-/// Whether a plugin's code may be in this process.
+/// True if a plugin's code may be in this process.
 static IS_LOADED: AtomicBool = AtomicBool::new(false);
 
-/// Loads the plugin and initializes it.
+/// Loads and initializes the plugin.
 pub(crate) fn open(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     name_who_exits();
     IS_LOADED.store(true, Ordering::Relaxed);
@@ -38,7 +39,7 @@ pub(crate) fn open(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     let (name, wishes) = (plugin.to_owned(), wishes.clone());
     let run = move || {
         let _own = threads::Own::here();
-        // Nobody waits any more if it took too long.
+        // The caller may have given up.
         let _ = tell.send(opened(&name, &wishes));
     };
     Builder::new().name(threads::NAME.to_owned()).spawn(run).map_err(HostError::Thread)?;
@@ -82,7 +83,7 @@ fn opened(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     if count == 0 {
         return Err(HostError::NoDevices { name: net.name() });
     }
-    // Before each of them is asked for.
+    // Checked before the properties of each device are read.
     if count > DEVICES_MAX && wishes.devices.is_empty() {
         return Err(HostError::TooMany { name: net.name(), count });
     }
@@ -90,28 +91,28 @@ fn opened(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     Ok(Opened { net, devices })
 }
 
-/// For a program that is about to end: what plugins have left to do then may take so long. After that the process ends
-/// without it, with exit code 1.
+/// Limits the time that plugins may take for their exit handlers when the program is about to end. After `limit` the
+/// process ends with exit code 1.
 pub fn limit_exit(limit: Duration) {
     if !IS_LOADED.load(Ordering::Relaxed) {
         return;
     }
     let end = move || {
-        // The time is the limit.
+        // The sleep is the time limit itself.
         std::thread::sleep(limit);
         let _ = writeln!(
             std::io::stderr(),
             "error: a plugin that this process hosts has kept it from ending for {} s",
             limit.as_secs()
         );
-        // SAFETY: it returns to nobody.
+        // SAFETY: the call does not return.
         unsafe { libc::_exit(1) }
     };
-    // Without the thread it ends when the plugin lets it.
+    // Without the thread the process ends when the plugin allows it.
     let _ = Builder::new().name("pr-exit".to_owned()).spawn(end);
 }
 
-/// A plugin that calls `exit` ends the process as if all were well, unless somebody says so.
+/// Reports a plugin that calls `exit`, which would otherwise end the process as if nothing had failed.
 fn name_who_exits() {
     extern "C" fn at_exit() {
         let Some(function) = calls::function_here() else { return };
@@ -119,12 +120,13 @@ fn name_who_exits() {
             std::io::stderr(),
             "error: a plugin that this process hosts has ended it, from `{function}`; `polyrail nccl try` says what the plugin can do"
         );
-        // SAFETY: it returns to nobody. What else there is to do at the end belongs to who has not asked for it.
+        // SAFETY: the call does not return. The remaining exit handlers are skipped, because the program did not ask to
+        // exit.
         unsafe { libc::_exit(1) }
     }
 
     static ONCE: Once = Once::new();
-    // SAFETY: the function is there as long as the process, and does not unwind: it only prints.
+    // SAFETY: the function exists as long as the process, and does not unwind: it only prints.
     ONCE.call_once(|| unsafe {
         libc::atexit(at_exit);
     });

@@ -1,6 +1,6 @@
-//! The threads of a host that listen, accept and connect, which plugins may take long for: one each, since some plugins
-//! return from an accept when the other end has connected. Were that other end waiting for an accept of its own before,
-//! both would wait. And a peer that asks where the plugin listens is not to wait for other connections.
+//! A host's threads that listen, and that accept and connect, which plugins may take long for. Two threads, because
+//! some plugins return from an accept only when the other end has connected. If that end were waiting in its own accept
+//! first, both would wait. And a peer that asks for a listening handle must not wait for other connections.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -19,14 +19,14 @@ use crate::threads;
 use crate::unpack::Unpack;
 use crate::way::Way;
 
-/// Who is to be told of a connection.
+/// Callbacks of a requested connection.
 pub(crate) struct Told {
     /// Whether that is to be told yet.
     pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
     pub(crate) came: Box<dyn FnOnce(Result<Lane, String>) + Send>,
 }
 
-/// What the thread is asked for.
+/// Request to a thread.
 pub(crate) enum Job {
     Accept {
         device: usize,
@@ -40,27 +40,27 @@ pub(crate) enum Job {
         limit: Duration,
         told: Told,
     },
-    /// The plugin listens; the rest comes step by step.
+    /// The plugin listens. The remaining steps are polled.
     Await(Pending),
     Stop,
 }
 
-/// The threads and the ways to them, and those of the thread that closes.
+/// The threads and the channels to them, including those of the closing thread.
 pub(crate) struct Setup {
-    /// The plugin's name for itself.
+    /// Name that the plugin reports.
     plugin: String,
     listens: Sender<Job>,
     connects: Sender<Job>,
     closer: Closer,
     threads: Vec<JoinHandle<()>>,
-    /// A copy of the process, by `fork`, has no such thread.
+    /// Process that has the threads. A forked copy has none.
     process: u32,
 }
 
-/// Steps towards a connection that is not there yet.
+/// A connection that is being set up.
 pub(crate) struct Pending {
     step: Step,
-    /// How long it may yet take. The plugin takes its time for one after the other: what others take does not count.
+    /// Remaining time. The plugin serves connections one after another, and time spent on others does not count.
     left: Duration,
     told: Told,
 }
@@ -70,11 +70,11 @@ enum Step {
     Connect(Connector),
 }
 
-/// The interface has no event for a connection that is there: between two looks there is a pause, which
-/// grows while nothing happens.
+/// Shortest and longest pause between polls, as the interface has no event for new connections. The pause grows while
+/// nothing happens.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
-/// How long the end of a host waits for a plugin that does not return from a call.
+/// Maximum time that dropping a host waits for a plugin call to return.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 impl Setup {
@@ -98,7 +98,7 @@ impl Setup {
             Ok(()) => {
                 Ok(Self { plugin, listens, connects, closer, threads, process: std::process::id() })
             }
-            // Those that have started by then end with the ways to them.
+            // Threads started so far end with their channels.
             Err(error) => {
                 closer.stop();
                 Err(error)
@@ -107,7 +107,7 @@ impl Setup {
     }
 
     pub(crate) fn give(&self, job: Job) {
-        // It listens as long as this is there.
+        // Succeeds: the threads run as long as `self` exists.
         let _ = match job {
             Job::Accept { .. } => self.listens.send(job),
             _ => self.connects.send(job),
@@ -125,7 +125,7 @@ impl Drop for Setup {
             let _ = jobs.send(Job::Stop);
         }
         self.closer.stop();
-        // One of them may be the last to let go of the engine.
+        // One of these threads may drop the last reference to the engine.
         threads.retain(|thread| thread.thread().id() != std::thread::current().id());
         let until = Instant::now() + STOP_LIMIT;
         let is_left =
@@ -141,8 +141,7 @@ impl Drop for Setup {
     }
 }
 
-/// Has the plugin listen for each that is asked for, and passes on what is to be accepted; the thread that does that ends
-/// with the way to it.
+/// Listens for each request, and passes the listeners on to be accepted. The thread ends with its channel.
 fn listen(net: &Net, inbox: &Receiver<Job>, accepts: &Sender<Job>) {
     let _own = threads::Own::here();
     while let Ok(Job::Accept { device, limit, listening, told }) = inbox.recv() {
@@ -153,7 +152,7 @@ fn listen(net: &Net, inbox: &Receiver<Job>, accepts: &Sender<Job>) {
             Ok(listener) => {
                 listening(Ok(listener.handle().to_vec()));
                 let step = Step::Accept(listener);
-                // It takes them as long as this thread is there.
+                // Succeeds: the other thread runs as long as this one.
                 let _ = accepts.send(Job::Await(Pending { step, left: limit, told }));
             }
             Err(error) => listening(Err(error.to_string())),
@@ -203,7 +202,7 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
     }
 }
 
-/// Says once of each thread of the plugin that it does not run where it was asked to.
+/// Warns once about each plugin thread that runs on other CPUs than requested.
 fn warn_of_threads(wishes: &Wishes) {
     static WARNED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     if !wishes.bind() {
@@ -239,7 +238,7 @@ fn begin(net: &Net, job: Job) -> Option<Pending> {
 }
 
 impl Pending {
-    /// The connection, if it is there or will not be.
+    /// Polls once. Returns the connection or the failure when it is decided.
     fn step(&mut self, closer: &Closer, gatherers: &mut Gatherers) -> Option<Result<Lane, String>> {
         let lane = |way, unpack| Lane::new(way, unpack, closer.clone());
         let begun = Instant::now();

@@ -1,25 +1,25 @@
-//! Signal handlers of the process, which plugins and what they link may change when they are loaded: with some, Ctrl-C
-//! would no longer end the program as its author meant.
+//! Signal handlers of the process. Plugins and libraries they link may change them on loading, so that for instance
+//! Ctrl-C would no longer end the program as its author meant.
 
 use std::mem::MaybeUninit;
 
-/// What happens at each signal.
+/// Actions of the signals.
 pub(crate) struct Signals(Vec<(libc::c_int, libc::sigaction)>);
 
 impl Signals {
-    /// As it is now.
+    /// Reads the present actions.
     pub(crate) fn now() -> Self {
-        // Those of real time are of the C library's own, or of nobody.
+        // Real-time signals are used by the C library itself, or not at all.
         Self((1..32).filter_map(|signal| Some((signal, action_of(signal)?))).collect())
     }
 
-    /// Makes it so again where it has changed, and says at which signals.
+    /// Restores changed actions, and returns their signals.
     pub(crate) fn restore(&self) -> Vec<i32> {
         let mut changed = Vec::new();
         for (signal, before) in &self.0 {
             let now = action_of(*signal);
             if now.is_some_and(|now| now.sa_sigaction != before.sa_sigaction) {
-                // SAFETY: the kernel told this action itself, and the old one is not asked for.
+                // SAFETY: the action comes from the kernel, and no old action is requested.
                 unsafe { libc::sigaction(*signal, before, std::ptr::null_mut()) };
                 changed.push(*signal);
             }
@@ -30,7 +30,7 @@ impl Signals {
 
 fn action_of(signal: libc::c_int) -> Option<libc::sigaction> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: nothing is changed, and the place lives through the call; zeroes are valid for every field.
+    // SAFETY: the call changes nothing, and the target lives through it; zeroes are valid for every field.
     let told = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: as above.
     (told == 0).then(|| unsafe { action.assume_init() })

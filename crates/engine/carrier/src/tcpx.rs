@@ -1,19 +1,18 @@
-//! What GPUDirect-TCPX reads from the environment: the engine's own settings in its words. Variables that the user has
-//! set stay as they are.
+//! Environment variables of GPUDirect-TCPX, set from the engine's settings. Variables that the user has set stay
+//! unchanged.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// What stands in the name of its tables.
+/// Part of the name of its tables.
 const NAME: &str = "GPUDirectTCPX";
-/// Where the images of A3 High have the sockets of its daemon, and where the plugin looks for them by itself.
+/// Folder of the daemon's sockets in images for A3 High, and the plugin's default.
 const DAEMON: &str = "/run/tcpx";
 const DAEMON_BY_DEFAULT: &str = "/tmp";
-/// Bytes of a message for each socket and turn. The plugin takes 0 if the variable is not set, and sends nothing; this is
-/// Google's value.
+/// Bytes of a message per socket and turn: Google's value. Without the variable the plugin uses 0 and sends nothing.
 const CHUNK_BYTES: &str = "524288";
-/// How long the plugin waits after each `accept`, until rules of flow steering hold: Google's value. By itself it waits 5 s
-/// (`connect.cc`), which is longer than an engine waits for a connection.
+/// Microseconds that the plugin waits after each `accept` until flow steering rules apply: Google's value. By default
+/// it waits 5 s (`connect.cc`), longer than an engine waits for a connection.
 const STEERING_MICROS: &str = "500000";
 
 /// CPUs for the threads that serve an interface.
@@ -21,30 +20,30 @@ const STEERING_MICROS: &str = "500000";
 pub struct CpusOf {
     /// The interface.
     pub interface: String,
-    /// In ascending order.
+    /// CPU numbers in ascending order.
     pub cpus: Vec<u32>,
 }
 
-/// What a plugin is asked for.
+/// Requests to a plugin.
 #[derive(Clone, Debug)]
 pub struct Wishes {
-    /// Devices by name or number; none are all.
+    /// Devices by name or number. Empty for all.
     pub devices: Vec<String>,
-    /// Where its sending threads are to run.
+    /// CPUs for its sending threads.
     pub tx: Vec<CpusOf>,
-    /// Where its receiving threads are to run.
+    /// CPUs for its receiving threads.
     pub rx: Vec<CpusOf>,
-    /// The interface for connections that carry no payload.
+    /// Interface for connections without payload.
     pub control: Option<String>,
-    /// How long a call may take before it is [given up](crate::stuck); zero for ever. Of several hosts of a process the
-    /// longest counts.
+    /// Maximum time of a call before it is [given up](crate::stuck). Zero for no limit. With several hosts in a process
+    /// the longest counts.
     pub call_limit: Duration,
-    /// How long it may take to load and initialize it: drivers that begin take seconds.
+    /// Maximum time to load and initialize the plugin. Starting drivers takes seconds.
     pub load_limit: Duration,
 }
 
 impl Default for Wishes {
-    /// Nothing, and a minute to load it.
+    /// No requests, and a minute to load.
     fn default() -> Self {
         Self {
             devices: Vec::new(),
@@ -58,19 +57,20 @@ impl Default for Wishes {
 }
 
 impl Wishes {
-    /// Whether threads of the plugin are to run on certain CPUs.
+    /// True if plugin threads are bound to certain CPUs.
     pub(crate) fn bind(&self) -> bool {
         !(self.tx.is_empty() && self.rx.is_empty())
     }
 
-    /// Whether threads of the plugin may run on all of these CPUs.
+    /// True if plugin threads may run on all of these CPUs.
     pub(crate) fn allow(&self, cpus: &[u32]) -> bool {
         let covers = |bound: &CpusOf| cpus.iter().all(|cpu| bound.cpus.binary_search(cpu).is_ok());
         !self.bind() || self.tx.iter().chain(&self.rx).any(covers)
     }
 }
 
-/// Tells the plugin of a table of this name, if it is GPUDirect-TCPX. Before it is initialized.
+/// Sets the variables for the plugin of the table with this name, if it is GPUDirect-TCPX. Must run before it is
+/// initialized.
 pub(crate) fn tell(table: &str, wishes: &Wishes) {
     if !table.contains(NAME) {
         return;
@@ -82,9 +82,9 @@ pub(crate) fn tell(table: &str, wishes: &Wishes) {
             continue;
         }
         tracing::info!(target: "polyrail::carrier", name, value, "set for the plugin");
-        // SAFETY: Rust's own readers of the environment are locked out. Functions of C that read it at this very moment
-        // are not, as when NCCL sets what its own file says, so docs say to build the engine before threads of
-        // others run.
+        // SAFETY: Rust's own readers of the environment are locked out. C functions that read it at the same moment are
+        // not, as when NCCL sets variables from its configuration file, so the docs say to build the engine before
+        // other threads run.
         unsafe { std::env::set_var(name, value) };
     }
 }
@@ -117,7 +117,7 @@ fn variables(
     all
 }
 
-/// The plugin reads ranges only, also of one CPU.
+/// Formats bindings as ranges, even for a single CPU, because the plugin reads ranges only.
 fn in_ranges(bindings: &[CpusOf]) -> String {
     let ranges = |CpusOf { interface, cpus }: &CpusOf| {
         let mut ranges: Vec<(u32, u32)> = Vec::new();

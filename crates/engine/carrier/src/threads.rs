@@ -1,5 +1,5 @@
-//! Threads that a plugin starts. A thread has the name of the one that started it until somebody gives it another, so
-//! those with the name of the host's threads for slow calls are the plugin's.
+//! Threads started by a plugin. A thread inherits the name of the thread that starts it, so threads with the name of
+//! the host's setup threads are the plugin's.
 
 use std::fs;
 
@@ -7,30 +7,30 @@ use parking_lot::Mutex;
 
 use crate::tcpx::Wishes;
 
-/// The name of the threads that listen, accept and connect.
+/// Name of the threads that listen, accept and connect.
 pub(crate) const NAME: &str = "pr-carrier";
 
-/// Those of this process that have this name and belong to no plugin.
+/// Threads of this process that have this name and belong to no plugin.
 static OWN: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// A thread that a plugin has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginThread {
-    /// As the kernel numbers it.
+    /// Thread id of the kernel.
     pub id: u32,
-    /// The CPUs that it may run on, as the kernel writes them: `0-3,8`.
+    /// CPUs that the thread may run on, in the kernel's notation: `0-3,8`.
     pub cpus: String,
-    /// They are what the engine's bindings allow; also where there are none.
+    /// True if the engine's bindings allow these CPUs, or there are no bindings.
     pub is_as_asked: bool,
 }
 
-/// A thread with the name that is none of a plugin's, as long as this lives.
+/// Marks a thread as the host's own while this lives.
 pub(crate) struct Own(u32);
 
 impl Own {
-    /// This thread.
+    /// Marks the calling thread.
     pub(crate) fn here() -> Self {
-        // SAFETY: it takes nothing and can't fail.
+        // SAFETY: the call takes no arguments and can't fail.
         let id = unsafe { libc::gettid() }.cast_unsigned();
         OWN.lock().push(id);
         Self(id)
@@ -43,7 +43,7 @@ impl Drop for Own {
     }
 }
 
-/// All threads that plugins have started in this process and not named otherwise.
+/// All threads that plugins have started in this process and not renamed.
 pub(crate) fn of_plugins(wishes: &Wishes) -> Vec<PluginThread> {
     let own = OWN.lock().clone();
     let thread = |id: u32| {
@@ -62,7 +62,7 @@ pub(crate) fn of_plugins(wishes: &Wishes) -> Vec<PluginThread> {
     ids.filter_map(thread).collect()
 }
 
-/// The CPUs of a list that the kernel has written.
+/// Parses a list of CPUs in the kernel's notation.
 fn listed(text: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,8 +1,8 @@
-//! Receives that finish behind the plugin: `NCCL_NET_DEVICE_UNPACK`, as GPUDirect-TCPX has it.
+//! Receives that finish outside the plugin: `NCCL_NET_DEVICE_UNPACK`, as in GPUDirect-TCPX.
 //!
-//! A NIC leaves a message in fragments in a bounce buffer, and the plugin writes into a queue of metadata where each
-//! belongs. NCCL's own kernels put the message together. Here a kernel of `polyrail-gpu` does it, or the CPU if the
-//! bounce buffer is the host's. The layout is that of `src/device/network/unpack/unpack_defs.h` of NCCL 2.30.
+//! A NIC leaves a message as fragments in a bounce buffer, and the plugin writes the target of each into a queue of
+//! metadata. With NCCL, its own kernels assemble the message. Here a kernel of `polyrail-gpu` does it, or the CPU if
+//! the bounce buffer is in host memory. The layout is that of `src/device/network/unpack/unpack_defs.h` of NCCL 2.30.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use polyrail_sys::{Memory, OutOfRange};
 use crate::bytes::Bytes;
 use crate::gatherer::{Gatherer, Gatherers};
 
-/// Messages that may be unconsumed: `NCCL_NET_DEVICE_UNPACK_MAX_QUEUE_DEPTH`.
+/// Maximum number of unconsumed messages: `NCCL_NET_DEVICE_UNPACK_MAX_QUEUE_DEPTH`.
 pub(crate) const DEPTH: usize = 16;
-/// The longest message: `NET_UNPACK_MAX_SLICE_SIZE`.
+/// Maximum message length: `NET_UNPACK_MAX_SLICE_SIZE`.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 4 << 20;
-/// Fragments of a message: `NET_UNPACK_MAX_SLICE_PAGES`.
+/// Maximum fragments of a message: `NET_UNPACK_MAX_SLICE_PAGES`.
 const FRAGMENTS_MAX: usize = 2048;
-/// `union loadMeta`.
+/// Size of `union loadMeta`.
 const ENTRY_BYTES: usize = 16;
-/// Where `cnt` begins in `struct netUnpackMeta`, behind `mem`.
+/// Offset of `cnt` in `struct netUnpackMeta`, behind `mem`.
 const COUNTS: usize = DEPTH * FRAGMENTS_MAX * ENTRY_BYTES;
 /// Size of `struct netUnpackMeta`.
 const METADATA_BYTES: u64 = (COUNTS + DEPTH * 8) as u64;
 
-/// Puts the messages of a connection together, in order.
+/// Assembles the messages of a connection, in order.
 pub(crate) struct Unpack {
     metadata: Memory,
     bounce: Bounce,
-    /// The slot of the last message, counted without end.
+    /// Slot of the last message, counted without wrapping at the depth.
     head: u64,
 }
 
@@ -45,21 +45,20 @@ enum Bounce {
     },
 }
 
-/// A message on its way out of the bounce buffer.
+/// A message being copied out of the bounce buffer.
 pub(crate) struct Gathering {
     pub(crate) ticket: Ticket,
     pub(crate) gatherer: Arc<Gatherer>,
-    /// It goes to the host, or to a GPU that kernels don't reach, by way of this memory.
+    /// Intermediate memory if the target is the host, or a GPU that kernels don't reach.
     pinned: Option<Memory>,
 }
 
 impl Unpack {
-    /// What finishes the receives of a connection, by the plugin's description. Valid as long as the connection is
-    /// open.
+    /// Creates the unpacker of a connection from the plugin's description. Valid while the connection is open.
     pub(crate) fn open(handle: &DeviceHandle, gatherers: &mut Gatherers) -> Result<Self, String> {
         let (at, size) = (handle.handle.addr() as u64, handle.size as u64);
         let cuda = Cuda::load().ok();
-        // SAFETY: the plugin keeps it as long as the connection is open, which is longer than this is used.
+        // SAFETY: the plugin keeps it while the connection is open, which is longer than this is used.
         let on_gpu = cuda.as_ref().and_then(|cuda| unsafe { cuda.memory_at(at, size) }.ok());
         let failed = |error: GpuError| format!("bounce buffer: {error}");
         let gatherer = on_gpu.as_ref().map(|memory| gatherers.of(memory.device()));
@@ -78,7 +77,7 @@ impl Unpack {
             return Err(format!("the plugin's device handle has {size} bytes; 24 are needed"));
         };
         let metadata = std::ptr::with_exposed_provenance_mut::<u8>(*metadata as usize);
-        // SAFETY: as above; the host and the GPU have it by the same address.
+        // SAFETY: as above; the host and the GPU use the same address.
         let metadata = unsafe { Memory::from_raw(metadata, METADATA_BYTES) };
         let bounce = match (cuda.filter(|_| on_gpu.is_some()), extra) {
             (Some(cuda), _) => {
@@ -89,7 +88,7 @@ impl Unpack {
             }
             (None, Some(bytes)) => {
                 let place = std::ptr::with_exposed_provenance_mut::<u8>(*bounce as usize);
-                // SAFETY: as above; the plugin says how long it is.
+                // SAFETY: as above; the plugin gives the length.
                 Bounce::Host(unsafe { Memory::from_raw(place, *bytes) })
             }
             (None, None) => {
@@ -101,15 +100,15 @@ impl Unpack {
         Ok(Self { metadata, bounce, head: *head })
     }
 
-    /// The next message has come, and has so many bytes. Puts it together there, or nowhere; says what is to be waited
-    /// for, if anything.
+    /// Handles the arrival of the next message, of `bytes` bytes. Starts to assemble it at `to`, or drops it if there
+    /// is no target. Returns the copy to wait for, if any.
     pub(crate) fn take(
         &mut self,
         bytes: u64,
         to: Option<&(Bytes, u64)>,
     ) -> Result<Option<Gathering>, String> {
         let fragments = self.next()?;
-        // GPUDirect-TCPX receives into memory of the host without a bounce buffer.
+        // GPUDirect-TCPX receives into host memory without a bounce buffer.
         if fragments.is_empty() && matches!(to, None | Some((Bytes::Host(_), _))) {
             return Ok(None);
         }
@@ -141,7 +140,7 @@ impl Unpack {
                         let to = (CopyPlace::Device(target, *offset), bytes);
                         gatherer.gather(to, Some(&pinned), memory, &fragments)
                     }
-                    // The CPU takes it from there.
+                    // The CPU copies it from there.
                     Bytes::Host(_) => {
                         let to = (CopyPlace::Host(&pinned, 0), bytes);
                         gatherer.gather(to, None, memory, &fragments)
@@ -154,7 +153,7 @@ impl Unpack {
         begun.map(Some)
     }
 
-    /// Whether the message of so many bytes is in place.
+    /// True if the message of `bytes` bytes is in place.
     pub(crate) fn is_done(
         &mut self,
         gathering: &mut Gathering,
@@ -175,7 +174,7 @@ impl Unpack {
         Ok(true)
     }
 
-    /// The fragments of the next message, as the plugin says.
+    /// Fragments of the next message, from the plugin's metadata.
     fn next(&mut self) -> Result<Vec<Fragment>, String> {
         let failed = |error: OutOfRange| error.to_string();
         self.head = self.head.wrapping_add(1);

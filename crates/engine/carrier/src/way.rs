@@ -1,4 +1,4 @@
-//! A connection of a plugin, which goes one way.
+//! A plugin connection, which has one direction.
 
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
-//! GPUDirect-TCPX hears of the engine's settings before it is initialized, by its variables, and no other plugin does. The
-//! plugin is built here (`crates/engine/nccl-abi/tests/plugin.c`), by that name or another.
+//! GPUDirect-TCPX gets the engine's settings in its variables before it is initialized, and other plugins don't. The
+//! test builds a plugin (`crates/engine/nccl-abi/tests/plugin.c`) with that name or another.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use polyrail_carrier::{CpusOf, Host, Wishes};
 
-/// Set in the process that runs the body.
+/// Set in the child process, which runs the body.
 const INSIDE: &str = "TCPX_INSIDE";
 const TX: &str = "NCCL_GPUDIRECTTCPX_TX_BINDINGS";
 const RX: &str = "NCCL_GPUDIRECTTCPX_RX_BINDINGS";
@@ -37,7 +37,7 @@ fn bindings_reach_the_plugin_unless_the_user_has_set_them() {
     if std::env::var_os(INSIDE).is_none() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["bindings_reach_the_plugin_unless_the_user_has_set_them", "--exact"]);
-        // It refuses to be initialized where the variable is missing.
+        // The test plugin fails to initialize if the variable is missing.
         command.env(INSIDE, "1").env("TEST_PLUGIN", "init=unbound").env_remove(TX);
         let output = command.env(RX, "eth9:2-3").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);

@@ -1,9 +1,9 @@
-//! Many engines join one group at once: how long until each knows all, and how long until all know that
-//! some were killed. `scripts/rendezvous-crowd` starts several of these, and a real etcd.
+//! Measures how long many engines that join one group at once take to see each other, and then to see that some were
+//! killed. `scripts/rendezvous-crowd` starts several of these processes and a real etcd.
 //!
-//! `crowd PLACE OWN TOTAL LEFT`: builds OWN engines and says `ready`. For the first line on standard input
-//! they join, and it says how long it took until each of them saw TOTAL members. For the second line it
-//! says how long it took until each saw LEFT.
+//! `crowd PLACE OWN TOTAL LEFT` builds OWN engines and prints `ready`. On the first line of standard input they join,
+//! and it prints the time until each saw TOTAL members. On the second line it prints the time until each saw LEFT
+//! members.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("crowd PLACE OWN TOTAL LEFT".into());
     };
     let (own, total, left): (usize, usize, usize) = (own.parse()?, total.parse()?, left.parse()?);
-    // On one address there are not ports enough for all of them.
+    // One address has too few ports for all of them.
     let [.., high, low] = std::process::id().to_be_bytes();
     let rail = format!("127.77.{high}.{low}");
     let config = Config::builder().set("rails", &rail)?.set("progress", "caller")?;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut lines = stdin().lock().lines();
     lines.next().ok_or("nobody says when")??;
     let begin = Instant::now();
-    // Each in a thread of its own, as if in a process of its own.
+    // One thread per engine stands for one process per engine.
     let joined: Vec<(Group, Duration)> = thread::scope(|scope| {
         let started: Vec<_> = engines
             .iter()
@@ -71,10 +71,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         if begin.elapsed() > DEADLINE {
             return Err("the dead are members yet".into());
         }
-        // It is measured to this precision.
+        // Precision of the measurement.
         thread::sleep(Duration::from_millis(50));
     }
     println!("gone: all saw {left} after {:.2} s", begin.elapsed().as_secs_f64());
-    // Everybody leaves by the end of the process: that is not what is measured.
+    // The exit ends all memberships. Leaving is not measured.
     std::process::exit(0);
 }

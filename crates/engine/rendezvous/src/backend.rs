@@ -1,4 +1,4 @@
-//! What every place of a rendezvous does.
+//! The interface of a place where engines meet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use crate::member::Found;
 use crate::names::Name;
 use crate::stop::Stop;
 
-/// A place where engines find each other. One thread has it.
+/// A place where engines find each other. One thread owns it.
 pub(crate) trait Backend: Send {
-    /// Puts the own entry there, so that it disappears when this process dies. Who only looks finds out
-    /// whether the place can be reached.
+    /// Adds this engine's entry, which disappears when this process dies. A watcher has no entry: the call checks that
+    /// the place can be reached.
     fn enter(&mut self, stop: &Stop) -> Result<(), RendezvousError>;
 
-    /// Waits a while for news and keeps the own entry alive. Returns soon after `stop` is set. After an
-    /// error it begins anew, so that the next news is the whole table.
+    /// Waits a while for news and keeps this engine's entry alive. Returns soon after `stop` is set. After an error it
+    /// starts over, so the next news is the whole table.
     fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError>;
 
-    /// Takes the own entry away, if it can.
+    /// Removes this engine's entry, if possible.
     fn leave(&mut self, stop: &Stop);
 
-    /// How long nobody has left after the place was out of reach or silent: so long those that live need to
-    /// enter again, should the place have forgotten them.
+    /// Time during which no member counts as gone after the place was unreachable or silent. If the place has forgotten
+    /// the living members, they need this long to enter again.
     fn grace(&self) -> Duration;
 }
 
-/// What is new in the group.
+/// Changes in the group.
 pub(crate) enum News {
-    /// These are there, and no others.
+    /// The whole table: all members and no others.
     All(BTreeMap<String, Found>),
-    /// These came, or are gone; the others are as before.
+    /// These members came or left. The others are unchanged.
     Changes(Vec<(String, Option<Found>)>),
-    /// Nothing, and the place was silent for so long that it may take living members for dead.
+    /// No change, but the place was silent for so long that it may take living members for dead.
     WasSilent,
 }
 

@@ -1,9 +1,9 @@
 //! Engines find each other by files in a folder: `FOLDER/GROUP/NAME.polyrail`, as
 //! [`Engine::publish`] writes them.
 //!
-//! A member touches its file three times per lease. Who looks compares the time of a file with what it
-//! was before, by its own clock, so clocks of hosts may differ. On the same host a process that has ended
-//! is noticed at once. Members take away the files of those that are dead for certain.
+//! A member touches its file three times per lease. Readers compare the file's time with the one they saw before and
+//! measure by their own clock, so clocks of hosts may differ. On the same host the end of a process is noticed at once.
+//! Members remove the files of processes that are certainly dead.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, TryLockError};
@@ -21,24 +21,23 @@ use crate::member::Found;
 use crate::names::Name;
 use crate::stop::Stop;
 
-// What lies in the folder, and who has put it there.
+// Contents and owners of the files in the folder.
 mod files;
 
-/// What names of files end with.
+/// Suffix of file names.
 const ENDING: &str = ".polyrail";
-/// The file of a group whose lock keeps others from changing names.
+/// A group's lock file, which protects changes of names.
 const LOCK: &str = ".lock";
 
-/// How often the folder is looked at. In a large group less often, so that looking costs a processor no
-/// more than a part of its time.
+/// Interval between looks at the folder. Larger groups look less often, which bounds the share of a processor that
+/// looking takes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY_PER_MEMBER: Duration = Duration::from_millis(1);
 
-/// A file that was not touched for so many leases is nobody's any more: other hosts and containers tell
-/// nobody of their dead.
+/// Leases after which an untouched file counts as abandoned: other hosts and containers don't report their dead.
 const LEASES_KEPT: u32 = 10;
 
-/// How long another may hold the lock of a group, which it does only while it joins.
+/// Maximum time to wait for the lock of a group. Members hold it only while they join.
 const LOCK_DEADLINE: Duration = Duration::from_secs(10);
 const LOCK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -48,22 +47,22 @@ pub(crate) struct Dir {
     group: Name,
     lease: Duration,
     own: Option<(Own, Engine)>,
-    /// What is known of each file.
+    /// State of each file.
     seen: HashMap<String, Seen>,
-    /// Files of the dead, as they were when they were looked at.
+    /// Files of dead members, in the state last seen.
     dead: Vec<(String, State)>,
-    /// Whether the next look is due at once.
+    /// True if the next look is due at once.
     is_new: bool,
-    /// Another engine has the name of this one, which was told.
+    /// True if another engine has this engine's name and a warning was logged.
     is_taken: bool,
     touched: Option<Instant>,
     looked: Option<Instant>,
 }
 
-/// A file, when it was looked at last.
+/// A file as of the last look.
 struct Seen {
     state: State,
-    /// When that was seen first.
+    /// Time at which this state was first seen.
     since: Instant,
     found: Result<Found, String>,
 }
@@ -93,24 +92,24 @@ impl Dir {
         self.folder.join(file_of(name))
     }
 
-    /// Opens the folder as it is now. What is found in it is read and removed through it, so that what has its path a moment
-    /// later does not count.
+    /// Opens the folder as it is now. Files in it are read and removed through this handle, so a later change of its
+    /// path has no effect.
     fn open(&self) -> Result<OpenFolder, RendezvousError> {
         let failed = |source| unusable("folder of the group", &self.folder, source);
         OpenFolder::open(&self.folder).map_err(failed)
     }
 
-    /// The folder's parts that are missing are made for this user only.
+    /// Creates missing parts of the folder's path, for this user only.
     fn make_folder(&mut self) -> Result<(), RendezvousError> {
         let made = make_folders(&self.folder, 0o700).and_then(|()| OpenFolder::open(&self.folder));
         let made =
             made.map_err(|source| unusable("folder of the rendezvous", &self.folder, source))?;
-        // Without links, for what is published by its path.
+        // The path without links, because files are published by path.
         self.folder = made.path().to_owned();
         Ok(())
     }
 
-    /// Keeps others from joining at the same time under the same name. The lock goes with the process.
+    /// Prevents two members from joining under one name at the same time. The lock ends with the process.
     fn lock(&self, folder: &OpenFolder, stop: &Stop) -> Result<File, RendezvousError> {
         let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
         let file = folder.append(LOCK, 0o600).map_err(failed)?;
@@ -125,13 +124,13 @@ impl Dir {
                     let why = format!("another process has held it for {:.1?}", begin.elapsed());
                     return Err(failed(io::Error::new(io::ErrorKind::TimedOut, why)));
                 }
-                // Nobody tells when a lock is free without waiting for ever. Who leaves waits, too.
+                // Waiting for a lock without polling has no time limit, so poll. Leaving waits here, too.
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_AGAIN),
             }
         }
     }
 
-    /// Writes the own file, if nobody who lives has the name.
+    /// Writes this engine's file, unless a living engine has the name.
     fn publish(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
         let Some((own, engine)) = self.own.clone() else { return Ok(()) };
         let (path, file) = (self.path_of(own.name.as_str()), file_of(own.name.as_str()));
@@ -143,7 +142,7 @@ impl Dir {
             let Holder::Lives(state, who) = Holder::of(&folder, &file, &own.metadata) else {
                 return self.write(&engine, &path);
             };
-            // On another host only a touch shows that it lives.
+            // A holder on another host shows that it lives only by a touch.
             let waited = begin.elapsed();
             if *first.get_or_insert(state) != state || stop.is_set() {
                 return Err(self.taken(&own, who, waited));
@@ -165,8 +164,8 @@ impl Dir {
         RendezvousError::Taken { group, name, holder, waited }
     }
 
-    /// Writes the own file again, once it is gone. One try: another that has the name meanwhile keeps it as long
-    /// as it lives, and this engine hears of the others yet.
+    /// Writes this engine's file again after it was removed. Tries once: another engine that has the name keeps it
+    /// while it lives. This engine still sees the other members.
     fn publish_again(&mut self) -> Result<(), RendezvousError> {
         let Some((own, engine)) = self.own.clone() else { return Ok(()) };
         let begin = Instant::now();
@@ -176,7 +175,7 @@ impl Dir {
         let lock = folder.append(LOCK, 0o600).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
-            // Somebody joins just now, or tidies up. The next poll tries again.
+            // Another member is joining or tidying up. The next poll tries again.
             Err(TryLockError::WouldBlock) => return Ok(()),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
@@ -194,7 +193,7 @@ impl Dir {
         self.write(&engine, &path)
     }
 
-    /// Whether the file has been as it is for a lease.
+    /// True if the file has not changed for a lease.
     fn is_silent(&self, name: &str, state: State) -> bool {
         let seen = self.seen.get(name).filter(|one| one.state == state);
         seen.is_some_and(|one| one.since.elapsed() >= self.lease)
@@ -207,7 +206,7 @@ impl Dir {
         Ok(())
     }
 
-    /// Shows others that this engine lives.
+    /// Shows the other members that this engine lives.
     fn touch(&mut self) -> Result<(), RendezvousError> {
         let Some((own, _)) = &self.own else { return Ok(()) };
         if self.touched.is_some_and(|touched| touched.elapsed() < self.lease / 3) {
@@ -232,16 +231,16 @@ impl Dir {
             {
                 Err(failed(error))
             }
-            // Somebody has cleaned up, has put something else there, or has taken the name after this
-            // engine was silent for too long.
+            // The file was removed or replaced, or another engine took the name after this engine was silent for too
+            // long.
             _ => self.publish_again(),
         }
     }
 
-    /// Everybody whose file says that they live.
+    /// Members whose files show that they live.
     fn look(&mut self) -> Result<BTreeMap<String, Found>, RendezvousError> {
         let now = Instant::now();
-        // Whoever did not look for long can't tell who was silent meanwhile.
+        // After a long pause between looks, silence during the pause can't be judged.
         let was_away = self.looked.is_none_or(|looked| now - looked > self.lease / 3);
         let failed = |source| unusable("folder of the group", &self.folder, source);
         let mut seen = HashMap::new();
@@ -249,7 +248,7 @@ impl Dir {
         self.dead.clear();
         let folder = match OpenFolder::open(&self.folder) {
             Ok(folder) => folder,
-            // Nobody has joined yet. A folder that was there and is not any more is out of reach.
+            // No member has joined yet. A folder that existed before and is missing now counts as unreachable.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
                     && self.own.is_none()
@@ -265,7 +264,7 @@ impl Dir {
             if name.parse::<Name>().is_err() {
                 continue;
             }
-            // Opening asks a file server for the present time of the file; a mere look may not.
+            // Opening makes a file server return the file's current time. A plain stat may not.
             let Ok(state) = state_at(&folder, file) else { continue };
             let before = self.seen.remove(name);
             let mut one = match before {
@@ -302,13 +301,13 @@ impl Dir {
         Ok(all)
     }
 
-    /// Removes the files of the dead. Whoever is taken for dead and lives puts its file there again.
+    /// Removes the files of dead members. A living member that was taken for dead writes its file again.
     fn tidy(&mut self) {
         let dead = std::mem::take(&mut self.dead);
         if dead.is_empty() || self.own.is_none() {
             return;
         }
-        // Somebody joins just now, or tidies up. After the next look it is tried again.
+        // Another member is joining or tidying up. The next look tries again.
         let Ok(folder) = self.open() else { return };
         let Ok(_lock) =
             folder.append(LOCK, 0o600).and_then(|file| Ok(file.try_lock().map(|()| file)?))
@@ -316,7 +315,7 @@ impl Dir {
             return;
         };
         for (name, state) in dead {
-            // The name may have a new holder since.
+            // The name may have a new holder by now.
             if let Err(error) = files::remove(&folder, &file_of(&name), state) {
                 let path = self.path_of(&name);
                 let path = path.display();
@@ -349,7 +348,7 @@ impl Backend for Dir {
     fn leave(&mut self, stop: &Stop) {
         let Some((own, _)) = self.own.clone() else { return };
         let (path, file) = (self.path_of(own.name.as_str()), file_of(own.name.as_str()));
-        // Another may have taken the name after this engine was silent for too long.
+        // Another engine may have taken the name after this engine was silent for too long.
         if let Ok(folder) = self.open()
             && let Ok(_lock) = self.lock(&folder, stop)
             && let Ok(state) = state_at(&folder, &file)

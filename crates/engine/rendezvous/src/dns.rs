@@ -1,5 +1,5 @@
-//! The addresses of a name, such as that of a headless service of Kubernetes: each is an engine that
-//! listens on the same port. The name is resolved again and again.
+//! Members found by the addresses of a name, such as that of a headless Kubernetes service. At each address an engine
+//! listens on the same port. The name is resolved periodically.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -12,9 +12,9 @@ use crate::error::RendezvousError;
 use crate::member::Found;
 use crate::stop::Stop;
 
-/// How often to see who has answered.
+/// Interval between checks for answers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The most addresses that are followed.
+/// Maximum number of addresses that are followed.
 const MOST_ADDRESSES: usize = 10_000;
 
 pub(crate) struct Dns {
@@ -23,13 +23,13 @@ pub(crate) struct Dns {
     port: u16,
     every: Duration,
     engine: Engine,
-    /// Who is behind each address.
+    /// State of each address.
     known: BTreeMap<SocketAddr, State>,
-    /// What was said of addresses that are silent.
+    /// Last error logged for each silent address.
     told: BTreeMap<SocketAddr, String>,
-    /// When the name was resolved; `None`: it has to be now.
+    /// Time of the last resolution. `None` if the name must be resolved now.
     resolved: Option<Instant>,
-    /// Nobody was told yet who is there.
+    /// True until the first table was returned.
     is_new: bool,
 }
 
@@ -37,7 +37,7 @@ enum State {
     Asked(Connecting),
     Peer(Peer),
     Own,
-    /// It did not answer, or refuses: asked again when the name is resolved again.
+    /// No answer, or a refusal. The next resolution asks again.
     Silent,
 }
 
@@ -63,7 +63,7 @@ impl Dns {
         Ok(found.take(MOST_ADDRESSES).collect())
     }
 
-    /// Forgets addresses that the name has no more, and asks those that are new, silent or lost.
+    /// Forgets addresses that the name no longer has, and asks addresses that are new, silent or lost.
     fn ask(&mut self, addresses: &[SocketAddr]) {
         self.known.retain(|address, _| addresses.contains(address));
         self.told.retain(|address, _| addresses.contains(address));
@@ -85,7 +85,7 @@ impl Dns {
         }
     }
 
-    /// Takes what the addresses have answered.
+    /// Collects the answers of the addresses.
     fn hear(&mut self) {
         for (address, state) in &mut self.known {
             let State::Asked(connecting) = state else { continue };
@@ -126,7 +126,7 @@ impl Backend for Dns {
 
     fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
         if self.resolved.is_none_or(|at| at.elapsed() >= self.every) {
-            // As long as nobody answers, every look fails: otherwise the place would seem to work again.
+            // Until the name resolves, every poll must fail. Otherwise the place would seem to work again.
             self.resolved = None;
             let found = self.resolve()?;
             self.resolved = Some(Instant::now());
@@ -135,7 +135,7 @@ impl Backend for Dns {
         loop {
             stop.sleep(LOOK_EVERY);
             self.hear();
-            // The first look is over when all have answered, or have been given up.
+            // The first look ends when all addresses have answered or were given up.
             let is_pending = self.known.values().any(|state| matches!(state, State::Asked(_)));
             if !self.is_new || !is_pending || stop.is_set() {
                 self.is_new = false;

@@ -1,10 +1,9 @@
-//! Engines find each other by etcd: a key for each, `PREFIX/GROUP/NAME`, that lasts as long as a lease
-//! which the engine keeps alive.
+//! Engines find each other by etcd. Each has a key `PREFIX/GROUP/NAME`, attached to a lease that the engine keeps
+//! alive.
 //!
-//! Who watches hears of changes from etcd, which remembers them: so a watch that was interrupted goes on
-//! where it was. After a change a watch is closed for a moment, the longer the larger the group, and takes
-//! up all that happened meanwhile. Otherwise each of a thousand engines that start together would be sent
-//! a thousand messages.
+//! etcd remembers changes and sends them to watches, so an interrupted watch continues where it stopped. After a change
+//! a watch is closed for a moment, which is longer for larger groups, and then picks up all changes made meanwhile.
+//! Otherwise each of a thousand engines that start together would receive a thousand messages.
 
 mod client;
 mod http;
@@ -22,18 +21,18 @@ use crate::names::Name;
 use crate::stop::Stop;
 use client::{Client, Held, Put, User, Watch, seconds_of};
 
-/// Groups of this size take each change as it comes.
+/// Maximum size of a group whose watch takes each change at once.
 const SMALL: usize = 16;
 const PAUSE_PER_MEMBER: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often a name that is taken is tried again.
+/// Interval between attempts to take a name that is taken.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
-/// The variables by which etcd's own command takes a user.
+/// Variables from which `etcdctl` reads user and password.
 const USER_VARIABLE: &str = "ETCDCTL_USER";
 const PASSWORD_VARIABLE: &str = "ETCDCTL_PASSWORD";
 
-/// A cluster that no group was chosen in yet.
+/// A cluster for which no group has been chosen yet.
 pub(crate) struct Etcd {
     client: Client,
     lease: Duration,
@@ -42,36 +41,36 @@ pub(crate) struct Etcd {
 /// A group in etcd.
 pub(crate) struct EtcdGroup {
     client: Client,
-    /// What keys of the group begin with, a slash at the end.
+    /// Prefix of the group's keys, with a slash at the end.
     prefix: String,
     group: Name,
     lease: Duration,
     own: Option<Own>,
     granted: Option<Granted>,
     own_key: OwnKey,
-    /// When etcd is to hear of this engine next, or to be asked whether it is there.
+    /// Time at which the lease is renewed next, or, for a watcher, etcd is pinged.
     next: Instant,
-    /// The last revision that is known; `None`: everything has to be read anew.
+    /// Last known revision. `None` if the whole table must be read again.
     revision: Option<i64>,
     watch: Option<Watch>,
-    /// How many keys there are, about.
+    /// Approximate number of keys.
     members: usize,
-    /// Keys that were told of because they are no record of a member.
+    /// Keys with invalid records that were already logged.
     left_out: BTreeSet<Vec<u8>>,
 }
 
-/// What is known of the key of this engine.
+/// State of this engine's key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OwnKey {
-    /// It is there, or nobody has put it yet.
+    /// Present, or never put.
     There,
-    /// It was deleted, went with its lease, or was replaced.
+    /// Deleted, expired with its lease, or replaced.
     Gone,
-    /// Another has put it, which was told.
+    /// Another engine has put it, and a warning was logged.
     Taken,
 }
 
-/// Who has the name that this engine wants.
+/// Holder of the name that this engine wants.
 struct Holder {
     held: Held,
     who: String,
@@ -111,7 +110,7 @@ impl Etcd {
     }
 }
 
-/// The user of the file, or of the environment.
+/// Reads the user from the file, or else from the environment.
 fn user(place: &str, file: Option<&str>) -> Result<Option<User>, RendezvousError> {
     let (from, text, password) = match file {
         Some(path) => {
@@ -122,7 +121,7 @@ fn user(place: &str, file: Option<&str>) -> Result<Option<User>, RendezvousError
             })?;
             (path, text, None)
         }
-        // The environment is the caller's word then.
+        // The program runs with the rights of its file, so the caller controls its environment.
         None if has_rights_of_its_file() => return Ok(None),
         None => match std::env::var(USER_VARIABLE) {
             Ok(text) => (USER_VARIABLE, text, std::env::var(PASSWORD_VARIABLE).ok()),
@@ -152,20 +151,20 @@ impl EtcdGroup {
         format!("{}{}", self.prefix, own.name).into_bytes()
     }
 
-    /// Joins: takes a lease, and puts the own key with it.
+    /// Joins: takes a lease and puts this engine's key with it.
     fn register(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
         let Some(own) = self.own.clone() else { return Ok(()) };
         let entered = self.take_name(&own, stop);
         if entered.is_err()
             && let Some(granted) = self.granted.take()
         {
-            // Whether that reaches etcd does not matter: the lease ends by itself.
+            // A lost call does no harm: the lease expires.
             let _ = self.client.revoke(&granted.id, stop);
         }
         entered
     }
 
-    /// Waits for the end of an engine that has the name and has died.
+    /// Takes the name. If a dead engine has it, waits for its lease to end.
     fn take_name(&mut self, own: &Own, stop: &Stop) -> Result<(), RendezvousError> {
         let id = self.lease(stop)?;
         let begin = Instant::now();
@@ -175,7 +174,7 @@ impl EtcdGroup {
             let waited = begin.elapsed();
             match (tried, &holder) {
                 (Ok(true), _) => return Ok(()),
-                // Who knows that the name is taken, and has no time left to ask again, hears that.
+                // If the name is known to be taken and no time is left to ask again, report that instead of the error.
                 (Err(error), holder) if holder.is_none() || !stop.is_set() => return Err(error),
                 (_, Some(holder))
                     if waited > self.lease || stop.is_set() || holder.held.lease.is_none() =>
@@ -187,7 +186,7 @@ impl EtcdGroup {
         }
     }
 
-    /// Says whether the name is this engine's now. If not, `holder` has it.
+    /// True if the name now belongs to this engine. Otherwise `holder` describes the engine that has it.
     fn try_name(
         &mut self,
         own: &Own,
@@ -205,7 +204,7 @@ impl EtcdGroup {
         Ok(false)
     }
 
-    /// The lease of this engine; takes one if it has none.
+    /// Returns the lease of this engine, and takes one if it has none.
     fn lease(&mut self, stop: &Stop) -> Result<String, RendezvousError> {
         if let Some(granted) = &self.granted {
             return Ok(granted.id.clone());
@@ -224,7 +223,7 @@ impl EtcdGroup {
         Ok(id)
     }
 
-    /// Puts the own key, unless another has the name: then that is returned.
+    /// Puts this engine's key. Returns the present entry if another engine has the name.
     fn put_own(
         &mut self,
         own: &Own,
@@ -239,7 +238,7 @@ impl EtcdGroup {
                     self.own_key = OwnKey::There;
                     return Ok(None);
                 }
-                // This engine's own: an answer was lost, or the lease was forgotten and the key not.
+                // This engine's own key: an answer was lost, or the lease expired and the key did not.
                 Put::Taken(held) if *held.value == *own.metadata => old = Some(held.value),
                 Put::Taken(held) => return Ok(Some(held)),
                 Put::Gone => old = None,
@@ -247,13 +246,13 @@ impl EtcdGroup {
         }
     }
 
-    /// Finds out who has the name.
+    /// Describes the holder of the name.
     fn holder(&mut self, held: Held, stop: &Stop) -> Holder {
         let who = match engine_in(&held.value) {
             Some(engine) => format!("the engine `{engine}`"),
             None => "somebody whose record can't be read".to_owned(),
         };
-        // A user may be forbidden to ask that.
+        // The user may lack permission to ask for this.
         let time = held.lease.as_ref().and_then(|it| self.client.time_to_live(it, stop).ok()?);
         let time = time.map_or_else(String::new, |(seconds, left)| {
             format!(" (its lease of {seconds} s in etcd had {left} s left at first)")
@@ -269,8 +268,8 @@ impl EtcdGroup {
         RendezvousError::Taken { group, name, holder: holder.who.clone(), waited }
     }
 
-    /// Puts the own key again, once it is gone. One try: another that has the name meanwhile keeps it as long as
-    /// it lives, and this engine hears of the others yet.
+    /// Puts this engine's key again after it was removed. Tries once: another engine that has the name keeps it while
+    /// it lives. This engine still sees the other members.
     fn put_again(&mut self, begin: Instant, stop: &Stop) -> Result<(), RendezvousError> {
         let Some(own) = self.own.clone() else { return Ok(()) };
         let id = self.lease(stop)?;
@@ -285,7 +284,7 @@ impl EtcdGroup {
         Ok(())
     }
 
-    /// Notes what was seen of the own key.
+    /// Records the state of this engine's key.
     fn note_own(&mut self, value: Option<&[u8]>) {
         let Some(own) = &self.own else { return };
         match value {
@@ -304,18 +303,18 @@ impl EtcdGroup {
         }
     }
 
-    /// How often a lease is renewed: two renewals may be lost.
+    /// Interval between renewals of the lease. Two renewals may be lost.
     fn period(&self) -> Duration {
         let seconds = self.granted.as_ref().map_or(seconds_of(self.lease), |it| it.seconds);
         Duration::from_secs(seconds) / 3
     }
 
-    /// Keeps the own key alive, when it is time to; who only looks asks whether etcd is there. Says whether
-    /// etcd has answered in time.
+    /// Keeps this engine's key alive when a renewal is due. A watcher pings etcd instead. Returns whether etcd answered
+    /// in time.
     ///
-    /// An etcd that stands still hears of nobody, and ends all leases when it goes on. For that it has to stand
-    /// still for two periods, and nobody asks it less than once in a period. So the answer to somebody takes a
-    /// period, and half of one for who was busy otherwise.
+    /// An etcd that stalls receives no renewals and ends all leases when it resumes. That takes a stall of two periods,
+    /// and each client asks at least once per period. So some client waits a whole period for its answer, and a client
+    /// that was busy otherwise waits half of one.
     fn keep_alive(&mut self, stop: &Stop) -> Result<bool, RendezvousError> {
         let begin = Instant::now();
         if begin < self.next {
@@ -342,7 +341,7 @@ impl EtcdGroup {
         Ok(is_in_time)
     }
 
-    /// What has happened; waits for it until it is time for something else.
+    /// Returns changes, and waits for them until other work is due.
     fn news(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
         let Some(revision) = self.revision else {
             let (all, revision) = self.client.list(self.prefix.as_bytes(), stop)?;
@@ -397,7 +396,7 @@ impl EtcdGroup {
         Ok(News::Changes(changes))
     }
 
-    /// The member of a key, if the key has a member's record: anybody may have put something else there.
+    /// Member record of a key. Anyone may have put an invalid value there.
     fn found(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Found> {
         match value.map(Found::of).transpose() {
             Ok(found) => {
@@ -414,7 +413,7 @@ impl EtcdGroup {
         }
     }
 
-    /// The member that a key of the group stands for. `None`: somebody else has put it there.
+    /// Name of the member that a key stands for. `None` if the key is not one of a member.
     fn name(&self, key: &[u8]) -> Option<String> {
         let name = key.strip_prefix(self.prefix.as_bytes())?;
         let name: Name = std::str::from_utf8(name).ok()?.parse().ok()?;

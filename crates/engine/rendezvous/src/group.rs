@@ -1,4 +1,4 @@
-//! What users hold: their membership of a group, or a look at one.
+//! Membership of a group, and observing a group from outside.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::ranks::Ranks;
 use crate::session::Session;
 use crate::stop::Stop;
 
-/// The membership of an engine in a group. Dropping it leaves the group. It keeps the engine open.
+/// Membership of an engine in a group. Dropping it leaves the group. It keeps the engine open.
 ///
-/// All methods may be called from any thread. In a forked copy of the process nobody is there.
+/// All methods may be called from any thread. In a forked copy of the process the group has no members.
 pub struct Group {
     engine: Engine,
     name: String,
@@ -28,17 +28,17 @@ pub struct Group {
     session: Session,
 }
 
-/// A look at a group from outside.
+/// Observer of a group, without membership.
 pub struct Watcher {
     session: Session,
 }
 
-/// Joins a group at the place that the engine's setting `rendezvous` names, and returns as soon as others
-/// can find this engine. Blocks while the name is that of an engine that has died (for its lease at most),
-/// and ranks wait for rank 0. [`Membership::timeout`] ends that earlier.
+/// Joins a group at the place in the engine's setting `rendezvous`, and returns as soon as other members can find this
+/// engine. Blocks while a dead engine holds the name (for its lease at most) and while ranks wait for rank 0.
+/// [`Membership::timeout`] limits that time.
 ///
 /// # Errors
-/// The place can't be reached in time, refuses, or has an engine of that name that may live.
+/// The place can't be reached in time or refuses, or the name belongs to an engine that may live.
 pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, RendezvousError> {
     let place = Place::of(engine.config())?;
     let named = membership.name.clone();
@@ -77,7 +77,7 @@ pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, Rendezvou
     Ok(Group { engine: engine.clone(), name: own.name.to_string(), expected, session })
 }
 
-/// Looks at a group without joining it. Only a folder and etcd show their members so.
+/// Observes a group without joining it. Works for folders and etcd.
 ///
 /// # Errors
 /// The settings name no such place, a file that it needs can't be read, or the place does not answer within
@@ -126,29 +126,29 @@ impl Group {
         &self.name
     }
 
-    /// How many members the launcher of the ranks has started; `None` where nobody knows.
+    /// Number of members that the launcher of the ranks has started. `None` if unknown.
     pub fn expected(&self) -> Option<usize> {
         self.expected
     }
 
-    /// The next change; waits for it, at most `timeout`. Whoever was there before joins first. `None`:
-    /// nothing has changed. This engine's own entry is no event.
+    /// Returns the next change, and waits for it at most `timeout`. Members that were there before are reported as
+    /// joined first. Returns `None` if nothing has changed. This engine's own entry is not reported.
     pub fn next_event(&self, timeout: Duration) -> Option<Event> {
         self.session.next_event(timeout)
     }
 
-    /// The other members now, by name.
+    /// Returns the other members at this moment, sorted by name.
     pub fn members(&self) -> Vec<Member> {
         self.session.members()
     }
 
-    /// The other members, once the group has `count` with this one; waits for that, at most `timeout`.
+    /// Waits until the group has `count` members including this one, at most `timeout`. Returns the other members.
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Option<Vec<Member>> {
         self.session.wait_for(count.saturating_sub(1), timeout)
     }
 
-    /// The member as a peer of the engine. Adding one connects to it, so a large group costs only what is
-    /// used of it. Adding it again returns the same peer.
+    /// Returns the member as a peer of the engine. Adding a peer connects to it, so connections are made only to
+    /// members in use. Repeated calls return the same peer.
     ///
     /// # Errors
     /// As [`Engine::add_peer`].
@@ -159,15 +159,15 @@ impl Group {
         }
     }
 
-    /// Leaves the group, so that the others hear of it at once. Dropping does the same.
+    /// Leaves the group, which the other members see at once. Dropping does the same.
     pub fn leave(self) {}
 
-    /// Leaves the group though others have references to it: their waits end, and there is no news any more.
+    /// Leaves the group even if other references to it exist. Their waits end, and no more events follow.
     pub fn end(&self) {
         self.session.end();
     }
 
-    /// Whether the group was left.
+    /// True if the group was left.
     pub fn has_ended(&self) -> bool {
         self.session.has_ended()
     }
@@ -179,13 +179,12 @@ impl Watcher {
         self.session.next_event(timeout)
     }
 
-    /// The members now, by name.
+    /// Returns the members at this moment, sorted by name.
     pub fn members(&self) -> Vec<Member> {
         self.session.members()
     }
 
-    /// The members, once there are `count`; waits for that, at most `timeout`. With 0 it waits for the
-    /// first look.
+    /// Waits until there are `count` members, at most `timeout`, and returns them. With 0, waits for the first look.
     pub fn wait_for(&self, count: usize, timeout: Duration) -> Option<Vec<Member>> {
         self.session.wait_for(count, timeout)
     }

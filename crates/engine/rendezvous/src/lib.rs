@@ -1,8 +1,8 @@
 //! Engines find each other: by files in a folder, by etcd, by the addresses of a name, or as the ranks
 //! of a job that Slurm, MPI or `torchrun` started.
 //!
-//! Each engine [joins](join) a group under a name, and hears who else joins and leaves. The setting
-//! `rendezvous` says where.
+//! Each engine [joins](join) a group under a name, and is notified when members join and leave. The setting
+//! `rendezvous` selects the place.
 //!
 //! ```
 //! use std::time::Duration;
@@ -33,18 +33,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Who is there
+//! # Members
 //!
-//! An engine that dies leaves the group: at the latest after its lease (folder, etcd), after the name no
-//! longer has its address (DNS), or when rank 0 loses it (ranks). While the place itself can't be
-//! reached, nobody joins and nobody leaves; the log says so, and it is tried again. Leaving ends no
-//! transfer: a peer that can't be reached is lost by itself ([`polyrail::Peer::gone`]).
+//! An engine that dies leaves the group: at the latest after its lease (folder, etcd), after the name no longer has its
+//! address (DNS), or when rank 0 loses it (ranks). While the place itself can't be reached, members neither join nor
+//! leave; the log reports it, and the engine keeps trying. Leaving ends no transfer: an unreachable peer is lost
+//! independently of the group ([`polyrail::Peer::gone`]).
 //!
-//! # Who may join
+//! # Authentication
 //!
-//! Members of a folder and of etcd hand out their metadata there. Whoever can read that may connect to
-//! them, and whoever can write it is taken for a member. With DNS and ranks an engine has to prove that it
-//! may connect, as with [`polyrail::Engine::connect`].
+//! Members of a folder and of etcd publish their metadata there. Programs that can read it may connect to the members,
+//! and an entry that any program writes there counts as a member. With DNS and ranks an engine must authenticate, as
+//! with [`polyrail::Engine::connect`].
 #![forbid(unsafe_code)]
 
 mod backend;

@@ -1,4 +1,4 @@
-//! Who is in a group, and what happens to members.
+//! Members of a group, and events about them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,49 +14,49 @@ pub struct Member {
     pub(crate) found: Found,
 }
 
-/// What the place of the rendezvous knows of a member.
+/// Information that the place has about a member.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// What the engine said about itself.
+    /// Metadata that the engine published.
     Metadata(Arc<[u8]>),
-    /// It has answered, and is a peer already.
+    /// The peer of an engine that has answered.
     Peer(Peer),
 }
 
 impl Found {
-    /// What a place has where a member's metadata should be: somebody else may have put something there.
+    /// Checks the bytes found in place of a member's metadata. Another program may have written them.
     pub(crate) fn of(bytes: Vec<u8>) -> Result<Self, HelloError> {
         Metadata::decode(&bytes)?;
         Ok(Self::Metadata(Arc::from(bytes)))
     }
 }
 
-/// What the engine is called whose metadata this is. `None`: it is no metadata.
+/// Name of the engine in this metadata. `None` if the bytes are not valid metadata.
 pub(crate) fn engine_in(bytes: &[u8]) -> Option<String> {
     let name = Metadata::decode(bytes).ok()?.card.name;
     Some(polyrail_config::shortened(&name, 80))
 }
 
-/// What a member says about itself, without what lets others in.
+/// Public part of a member's metadata, without the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Card {
-    /// The number of this run of the engine.
+    /// Instance number of the engine, new for each run.
     pub instance: String,
-    /// What the engine calls itself.
+    /// Name that the engine has chosen.
     pub engine: String,
-    /// Where it listens, a rail each.
+    /// Listening addresses, one per rail.
     pub addresses: Vec<SocketAddr>,
 }
 
 impl Member {
-    /// Its name in the group.
+    /// Name of the member in the group.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What [`polyrail::Engine::add_peer`] takes. `None` where the place passes on no metadata (DNS). It
-    /// is a capability: whoever has it may connect.
+    /// Metadata for [`polyrail::Engine::add_peer`]. `None` if the place passes on no metadata (DNS). It is a
+    /// capability: any program that has it may connect.
     pub fn metadata(&self) -> Option<&[u8]> {
         match &self.found {
             Found::Metadata(bytes) => Some(bytes),
@@ -64,7 +64,7 @@ impl Member {
         }
     }
 
-    /// What it says about itself; `None` if it has put something there that is no metadata.
+    /// Public part of the metadata. `None` if the member has published something else.
     pub fn card(&self) -> Option<Card> {
         match &self.found {
             Found::Metadata(bytes) => {
@@ -84,17 +84,17 @@ impl Member {
     }
 }
 
-/// What happens in a group.
+/// Change in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// An engine is there.
+    /// An engine has joined.
     Joined(Member),
-    /// An engine has left, or has died. One that comes back under the same name has left first.
+    /// An engine has left or died. An engine that comes back under the same name is reported as left first.
     Left { name: String },
 }
 
-/// Without the metadata, which is secret.
+/// Omits the metadata, which is secret.
 impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Member({})", self.name)

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 const LONGEST: usize = 63;
 
-/// The name of a group or a member: 1 to 63 letters, digits, `.`, `_` and `-`, of which the first is a
-/// letter or a digit. So it is the name of a file and part of a key as it is.
+/// Name of a group or a member: 1 to 63 letters, digits, `.`, `_` and `-`, of which the first is a letter or a digit.
+/// Names need no escaping in file names and keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// A text that is no [`Name`].
+/// Error for a text that is not a valid [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{}` {fault}; allowed: {}", shown(got), Name::ALLOWED)]
 pub struct NameError {
@@ -20,14 +20,14 @@ pub struct NameError {
 }
 
 impl NameError {
-    /// What is wrong, as a phrase that follows the value.
+    /// Returns the fault as a phrase that follows the value.
     pub fn fault(&self) -> &'static str {
         self.fault
     }
 }
 
 impl Name {
-    /// What a name is, for people.
+    /// Description of valid names, for messages.
     pub const ALLOWED: &str =
         "1 to 63 letters, digits, `.`, `_` and `-`, first a letter or a digit";
 
@@ -58,12 +58,12 @@ impl fmt::Display for Name {
     }
 }
 
-/// The beginning of what was given, in one line.
+/// Beginning of the value, in one line.
 fn shown(text: &str) -> String {
     polyrail_config::shortened(text, 64)
 }
 
-/// Under which name an engine joins which group.
+/// Group and name under which an engine joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
     pub(crate) group: Name,
@@ -72,26 +72,26 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A member of this group. Without a name of its own it is called `rank-3` among ranks, and else by
-    /// the engine's instance number.
+    /// Creates a membership of this group. The default name is `rank-N` for ranks, and otherwise the engine's instance
+    /// number.
     ///
     /// # Errors
-    /// It is no [`Name`].
+    /// `group` is not a valid [`Name`].
     pub fn new(group: &str) -> Result<Self, NameError> {
         Ok(Self { group: group.parse()?, name: None, timeout: Duration::from_secs(60) })
     }
 
-    /// With this name. A name that somebody has who lives is refused; that of a dead engine is free as
-    /// soon as its lease is over, and joining waits for that.
+    /// Sets the name. The name of a living engine is refused. That of a dead engine becomes free when its lease ends,
+    /// and joining waits for that.
     ///
     /// # Errors
-    /// It is no [`Name`].
+    /// `name` is not a valid [`Name`].
     pub fn name(self, name: &str) -> Result<Self, NameError> {
         Ok(Self { name: Some(name.parse()?), ..self })
     }
 
-    /// How long joining may take: rank 0 may start later, an engine that had the name may have died less
-    /// than a lease ago. 60 s if not given.
+    /// Sets the maximum time of joining. Rank 0 may start later, and an engine that had the name may have died less
+    /// than a lease ago. The default is 60 s.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }

@@ -1,5 +1,4 @@
-//! The ranks of a job: rank 0 has a small engine at a port that all can know, to which the others
-//! introduce themselves.
+//! The ranks of a job. Rank 0 runs a small engine at a port that all ranks know, and the other ranks register there.
 
 mod hub;
 mod job;
@@ -20,7 +19,7 @@ use job::Job;
 use small::{Small, rails_of_rank_0};
 use spoke::Spoke;
 
-/// A rank's place in its job, as its launcher says.
+/// A rank's place in its job, as its launcher gives it.
 pub(crate) struct Ranks {
     place: String,
     job: Job,
@@ -38,7 +37,7 @@ impl Ranks {
         Ok(Self { place: place.to_owned(), job })
     }
 
-    /// What this rank is called unless it is given a name.
+    /// Default name of this rank.
     pub(crate) fn name(&self) -> String {
         format!("rank-{}", self.job.rank)
     }

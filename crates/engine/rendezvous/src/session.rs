@@ -1,4 +1,4 @@
-//! The thread that has a backend, and the table that it keeps.
+//! Thread that owns a backend, and the table it keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::error::RendezvousError;
 use crate::member::{Event, Found, Member};
 use crate::stop::Stop;
 
-/// Pauses after the place could not be reached: each is twice as long as the one before.
+/// Shortest and longest pause after a failed poll. Each pause is twice as long as the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// How long leaving may take. A place that does not answer notices the end by itself.
+/// Maximum time for leaving. A place that does not answer notices the end later.
 const GOODBYE: Duration = Duration::from_secs(3);
 
-/// A backend at work.
+/// A running backend.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// The process that has the thread: a forked copy has none, and nobody opens the locks that it held.
+    /// Process that has the thread. A forked copy has no thread, and locks that the thread held stay locked there.
     process: u32,
 }
 
@@ -32,26 +32,26 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Who is there, and who of them was told of.
+/// Members, and those already reported.
 #[derive(Default)]
 struct Table {
-    /// The name of this engine, which is no member to itself.
+    /// Name of this engine, which is not a member to itself.
     own: Option<String>,
     members: BTreeMap<String, Found>,
     told: BTreeMap<String, Found>,
-    /// Names whose state was not told yet: so what waits to be told never grows beyond the names.
+    /// Names whose state was not reported yet. This bounds the pending events by the number of names.
     changed: BTreeSet<String>,
-    /// Until when nobody leaves, because the place was out of reach and may have forgotten who lives.
+    /// Time until which no member leaves, because the place was unreachable and may have forgotten living members.
     doubt: Option<Instant>,
-    /// Members that the place has not, and that may return until then.
+    /// Members missing at the place that may return until then.
     absent: BTreeSet<String>,
-    /// The first look is over.
+    /// True after the first look.
     is_known: bool,
     is_over: bool,
 }
 
 impl Session {
-    /// Starts the thread. The backend has entered already.
+    /// Starts the thread. The backend has already entered.
     pub(crate) fn start(
         backend: Box<dyn Backend>,
         own: Option<String>,
@@ -69,8 +69,7 @@ impl Session {
         Ok(Self { shared, thread: Some(thread), process: std::process::id() })
     }
 
-    /// Leaves the group: whoever waits for something waits no longer. A place that does not answer keeps nobody
-    /// for long.
+    /// Leaves the group. All waits end. A place that does not answer delays this only briefly.
     pub(crate) fn end(&self) {
         if self.is_copy() {
             return;
@@ -89,7 +88,7 @@ impl Session {
         std::process::id() != self.process
     }
 
-    /// The next change; waits for it, at most `timeout`.
+    /// Returns the next change, and waits for it at most `timeout`.
     pub(crate) fn next_event(&self, timeout: Duration) -> Option<Event> {
         let mut event = None;
         self.wait(timeout, |table| {
@@ -99,7 +98,7 @@ impl Session {
         event
     }
 
-    /// The members, once the place was looked at and there are as many.
+    /// Waits for the first look and for `count` members.
     pub(crate) fn wait_for(&self, count: usize, timeout: Duration) -> Option<Vec<Member>> {
         let mut members = None;
         self.wait(timeout, |table| {
@@ -144,7 +143,7 @@ impl Drop for Session {
             return;
         }
         self.end();
-        // Otherwise the thread waits for the system, and ends when that has answered.
+        // Otherwise the thread is blocked in the system. It ends when that returns.
         if self.shared.table.lock().is_over
             && let Some(thread) = thread
         {
@@ -153,7 +152,7 @@ impl Drop for Session {
     }
 }
 
-/// However the thread ends, nobody waits for it any longer.
+/// Ends all waits, however the thread ends.
 struct Over<'a>(&'a Shared);
 
 impl Drop for Over<'_> {
@@ -167,7 +166,7 @@ impl Shared {
     fn run(&self, mut backend: Box<dyn Backend>) {
         let over = Over(self);
         let mut pause = PAUSES.0;
-        // What is wrong with the place now.
+        // Current error of the place.
         let mut trouble: Option<String> = None;
         let mut was_wrong = None;
         while !self.stop.is_set() {
@@ -178,7 +177,7 @@ impl Shared {
                     }
                     let was_away = trouble.take().is_some() || matches!(news, News::WasSilent);
                     let grace = was_away.then(|| backend.grace());
-                    // A place that works for a moment only is not asked again and again.
+                    // A place that works only for a moment keeps its long pauses.
                     if was_wrong.is_none_or(|at: Instant| at.elapsed() > 2 * PAUSES.1) {
                         pause = PAUSES.0;
                     }
@@ -202,7 +201,7 @@ impl Shared {
         drop(over);
     }
 
-    /// `grace`: the place was out of reach, and may have forgotten who lives.
+    /// Applies news. `grace` is set after the place was unreachable and may have forgotten living members.
     fn apply(&self, news: News, grace: Option<Duration>) {
         let mut table = self.table.lock();
         if table.apply(news, grace, Instant::now()) {
@@ -212,7 +211,7 @@ impl Shared {
 }
 
 impl Table {
-    /// Says whether anything has changed.
+    /// Applies news and returns whether anything has changed.
     fn apply(&mut self, news: News, grace: Option<Duration>, now: Instant) -> bool {
         let mut has_changed = false;
         if let Some(grace) = grace {
@@ -264,7 +263,7 @@ impl Table {
             Some(found) => drop(self.members.insert(name.clone(), found)),
             None => drop(self.members.remove(&name)),
         }
-        // What came and went untold is nothing.
+        // A member that came and left before it was reported is not reported.
         match self.told.get(&name) == self.members.get(&name) {
             true => drop(self.changed.remove(&name)),
             false => drop(self.changed.insert(name)),
@@ -274,7 +273,7 @@ impl Table {
 
     fn next_event(&mut self) -> Option<Event> {
         let name = self.changed.first()?.clone();
-        // One that is replaced has left first.
+        // A replaced member is reported as left first.
         if self.told.remove(&name).is_some() {
             if !self.members.contains_key(&name) {
                 self.changed.remove(&name);
@@ -324,7 +323,7 @@ mod tests {
         assert!(events(&mut table).is_empty());
         assert!(table.apply(all(&[("b", "2"), ("c", "1")]), None, now));
         assert_eq!(events(&mut table), ["-a", "-b", "+b", "+c"]);
-        // What comes and goes while nobody listens is nothing.
+        // A member that comes and goes between two events is not reported.
         let changes = vec![("d".to_owned(), Some(found("1"))), ("d".to_owned(), None)];
         table.apply(News::Changes(changes), None, now);
         assert!(events(&mut table).is_empty());
@@ -357,7 +356,7 @@ mod tests {
         let dead = ["a", "b"].map(|name| (name.to_owned(), None));
         table.apply(News::Changes(dead.into()), None, now + grace / 4);
         assert!(events(&mut table).is_empty());
-        // A second silence begins the time anew.
+        // A second silence restarts the grace time.
         table.apply(News::WasSilent, Some(grace), now + grace / 2);
         let back = News::Changes(vec![("a".to_owned(), Some(found("1")))]);
         table.apply(back, None, now + grace);

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// More than any system runs.
+/// Longer than any system runs.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// Whether the thread is to end. Setting it wakes whatever the thread waits in.
+/// Request to end the thread. Setting it wakes the thread from any wait.
 #[derive(Default)]
 pub(crate) struct Stop {
-    /// When it is to end by itself.
+    /// Time at which it ends without being set.
     deadline: Option<Instant>,
     state: Mutex<State>,
     changed: Condvar,
@@ -21,15 +21,15 @@ pub(crate) struct Stop {
 #[derive(Default)]
 struct State {
     is_set: bool,
-    /// The thread says good-bye, which takes connections yet.
+    /// True while the thread leaves the group, for which it still uses connections.
     is_leaving: bool,
     sockets: Vec<Weak<TcpStream>>,
 }
 
 impl Stop {
-    /// For what may take this long, and no longer.
+    /// Creates a stop with a deadline.
     pub(crate) fn after(timeout: Duration) -> Self {
-        // However long: who has no deadline tries once.
+        // A stop without a deadline means a single attempt, so even the longest timeout gets one.
         let now = Instant::now();
         let deadline = now.checked_add(timeout).or_else(|| now.checked_add(LONGEST));
         Self { deadline, ..Self::default() }
@@ -39,7 +39,7 @@ impl Stop {
         self.deadline
     }
 
-    /// How much of `time` is left until the deadline.
+    /// Shortens `time` to what is left until the deadline.
     pub(crate) fn within(&self, time: Duration) -> Duration {
         match self.deadline {
             Some(deadline) => time.min(deadline.saturating_duration_since(Instant::now())),
@@ -55,36 +55,36 @@ impl Stop {
         self.is_late() || self.state.lock().is_set
     }
 
-    /// Ends sleep, and all reading from sockets that the thread has.
+    /// Ends sleeps and all reads from the thread's sockets.
     pub(crate) fn set(&self) {
         let mut state = self.state.lock();
         state.is_set = true;
         for socket in state.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
-            // One that is closed already keeps nobody.
+            // Fails if the socket is already closed, which is fine.
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();
     }
 
-    /// Whether there is no use in trying further.
+    /// True if further attempts are useless.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.state.lock();
         self.is_late() || (state.is_set && !state.is_leaving)
     }
 
-    /// From now on connections are let be.
+    /// Stops shutting down connections, so that leaving can use them.
     pub(crate) fn leave(&self) {
         self.state.lock().is_leaving = true;
     }
 
-    /// Sleeps for that time at most; less if the thread is to end.
+    /// Sleeps for `time`, or less if the thread must end.
     pub(crate) fn sleep(&self, time: Duration) {
         let until = Instant::now() + self.within(time);
         let mut state = self.state.lock();
         while !state.is_set && !self.changed.wait_until(&mut state, until).timed_out() {}
     }
 
-    /// Has this connection ended as soon as the thread is to end.
+    /// Shuts down this connection when the stop is set.
     pub(crate) fn cover(&self, socket: &Arc<TcpStream>) {
         let mut state = self.state.lock();
         if state.is_leaving {

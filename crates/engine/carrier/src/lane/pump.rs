@@ -1,4 +1,4 @@
-//! How a lane moves on: pieces are posted while the plugin has room, and tested until they are through.
+//! Progress of a lane: pieces are posted while the plugin has room, and tested until they complete.
 
 use std::sync::atomic::Ordering;
 
@@ -10,36 +10,36 @@ use crate::unpack::{DEPTH, Unpack};
 use crate::way::Way;
 
 impl Shared {
-    /// Posts and tests once; breaks the lane if the plugin says that something is wrong.
+    /// Posts and tests once. Breaks the lane if the plugin reports an error.
     pub(super) fn pump(&self, state: &mut State) {
         match state.pump() {
             Ok(Moved { any, messages }) => {
                 if any || state.is_gathering() {
                     self.progressed_ns.store(monotonic_ns(), Ordering::Relaxed);
                 }
-                // Whoever reads this number finds the bytes in place.
+                // Released after the bytes are in place: threads that read this count see them.
                 self.completed.fetch_add(messages, Ordering::Release);
             }
             Err(why) => return self.break_off(state, why),
         }
-        // While the plugin was called, somebody has given it up.
+        // Another thread has given up the lane during the plugin call.
         if let Some(why) = self.broken.get().cloned() {
             self.break_off(state, why);
         }
     }
 }
 
-/// What a look has found.
+/// Result of one round.
 #[derive(Default)]
 struct Moved {
-    /// Whether a piece has come.
+    /// True if a piece has arrived.
     any: bool,
-    /// Messages that are through.
+    /// Number of completed messages.
     messages: u64,
 }
 
 impl State {
-    /// Whether a GPU puts a message together.
+    /// True if a GPU is assembling a message.
     fn is_gathering(&self) -> bool {
         self.posted.front().is_some_and(|oldest| oldest.gathering.is_some())
     }
@@ -47,7 +47,7 @@ impl State {
     fn pump(&mut self) -> Result<Moved, String> {
         let mut moved = Moved::default();
         let Some(way) = &mut self.way else { return Ok(moved) };
-        // In order, as NCCL does: plugins rely on that for headers of their own.
+        // In order, like NCCL: plugins rely on it for their own headers.
         while let Some(next) = self.posted.get_mut(self.came) {
             if !next.has_come(way, &mut self.unpack)? {
                 break;
@@ -77,7 +77,7 @@ impl State {
                 None => {}
             }
         }
-        // Behind that, since it made room.
+        // After the tests, because they made room.
         let most = if self.unpack.is_some() { DEPTH } else { usize::MAX };
         while let Some(post) = self.waiting.front().filter(|_| self.posted.len() < most) {
             let request = way.begin(post.part).map_err(|error| error.to_string())?;
@@ -89,14 +89,14 @@ impl State {
     }
 }
 
-/// Why a connection is given up here: the peer sees that it ends, and not why.
+/// Logs why a connection is given up: the peer sees only that it ends.
 fn wrong(why: String) -> String {
     tracing::warn!(target: "polyrail::carrier", why, "what the plugin brought is of no use");
     why
 }
 
 impl Posted {
-    /// Whether the plugin is through with it. What makes it usable begins then.
+    /// Tests whether the plugin has completed the piece, and starts the flush or the assembly then.
     fn has_come(&mut self, way: &mut Way, unpack: &mut Option<Unpack>) -> Result<bool, String> {
         let fail = |error: NetError| match error {
             NetError::Answer { .. } => wrong(error.to_string()),
@@ -110,7 +110,7 @@ impl Posted {
         };
         let Some(sizes) = comm.test(&mut self.request).map_err(fail)? else { return Ok(false) };
         let wanted = self.post.part.bytes;
-        // Some plugins never tell; the peer's announcement is what counts then.
+        // Some plugins never report sizes. Then the peer's announcement counts.
         let got = if sizes.is_told() { sizes.first() } else { wanted };
         if got != wanted {
             return Err(wrong(format!("{got} bytes came where the peer announced {wanted}")));
@@ -119,13 +119,13 @@ impl Posted {
             let gathering = unpack.take(got as u64, self.post.bytes.as_ref());
             self.gathering = gathering.map_err(wrong)?;
         } else if matches!(self.post.bytes, Some((Bytes::Cuda(_), _))) {
-            // The plugin says whether the GPU would see old bytes otherwise.
+            // The plugin decides whether the GPU needs a flush to see the new bytes.
             self.flush = comm.iflush(&[self.post.part]).map_err(fail)?;
         }
         Ok(true)
     }
 
-    /// Whether what has come may be used.
+    /// True if the arrived bytes may be used.
     fn is_in_place(&mut self, way: &mut Way, unpack: &mut Option<Unpack>) -> Result<bool, String> {
         if let (Some(flush), Way::Receives(comm)) = (&mut self.flush, way) {
             let done = comm.test(flush).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Files in the folder of a group: others may have put anything there.
+//! Files in the folder of a group. Other users may have put anything there.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use polyrail_sys::files::{Found as Name, OpenFolder};
 
 use crate::member::{Found, engine_in};
 
-/// The number, length and time of a file: it is another one if any of them differs.
+/// Number, length and time of a file. Two files with the same name are equal only if all of them match.
 pub(super) type State = (u64, i64, i64, u64);
 
-/// Whose the file of a name is.
+/// Holder of a name.
 pub(super) enum Holder {
-    /// Nobody's who lives, or this engine's.
+    /// No living engine, or this engine.
     Nobody,
-    /// Another engine's that may live, what the file was like, and what the engine is called if that is known.
+    /// Another engine that may live: the state of its file, and its name if known.
     Lives(State, Option<String>),
 }
 
@@ -32,7 +32,7 @@ impl Holder {
     }
 }
 
-/// What a file says, if it is of the folder's owner: others may have put one there.
+/// Reads a member's file. Files of users other than the folder's owner are refused.
 pub(super) fn read(folder: &OpenFolder, name: &str) -> Result<Found, String> {
     let read = open(folder, name).and_then(|file| {
         let (user, owner) = (Name::of(&file)?.owner(), folder.owner());
@@ -49,7 +49,7 @@ pub(super) fn read(folder: &OpenFolder, name: &str) -> Result<Found, String> {
     }
 }
 
-/// What an engine published in a file, and the open file; `None` if it is not there. No link is followed.
+/// Returns an engine's published record with the open file, or `None` if there is no such file. Follows no links.
 pub(super) fn published(
     folder: &OpenFolder,
     name: &str,
@@ -61,17 +61,17 @@ pub(super) fn published(
     }
 }
 
-/// The file is not there, or a lease on it is being given back.
+/// True if the file is missing, or a lease on it is being given back.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
 }
 
-/// Whether the process of this host that wrote the file has ended.
+/// True if the file was written by a process of this host that has ended, or if there is no file.
 pub(super) fn has_ended(folder: &OpenFolder, name: &str) -> bool {
     published(folder, name).is_ok_and(|found| found.is_none_or(|(found, _)| found.has_ended))
 }
 
-/// Removes a file of the group if it is still the one of this state.
+/// Removes a file of the group if it still has this state.
 pub(super) fn remove(folder: &OpenFolder, name: &str, state: State) -> io::Result<()> {
     let found = Name::of(&folder.read(name)?)?;
     if found.version() == state {
@@ -80,7 +80,7 @@ pub(super) fn remove(folder: &OpenFolder, name: &str, state: State) -> io::Resul
     Ok(())
 }
 
-/// Of whatever has the name, also if this process may not open it.
+/// State of the file with this name, even if this process may not open it.
 pub(super) fn state_at(folder: &OpenFolder, name: &str) -> io::Result<State> {
     match open(folder, name) {
         Ok(file) => Ok(Name::of(&file)?.version()),
@@ -88,15 +88,15 @@ pub(super) fn state_at(folder: &OpenFolder, name: &str) -> io::Result<State> {
     }
 }
 
-/// Opens a regular file for reading, and nothing else: opening a named pipe would wait until another process opens its other
-/// end, opening some devices does something, and a link leads to a file that another user chose.
+/// Opens regular files for reading. Opening a named pipe would block until another process opens its other end, opening
+/// some devices has side effects, and a link leads to a file that another user chose.
 fn open(folder: &OpenFolder, name: &str) -> io::Result<File> {
     match folder.find(name)? {
         None => Err(io::ErrorKind::NotFound.into()),
         Some(found) if !found.is_file() => {
             Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
         }
-        // Another process may replace it just now, which is judged again.
+        // Another process may replace the file between the check and the open. The callers check the opened file.
         Some(_) => folder.read(name),
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         engine.publish(&real).unwrap();
         let metadata = published(&open, "real").unwrap().unwrap().0.metadata;
         assert!(read(&open, "real").is_ok() && metadata == engine.metadata());
-        // The owner of the file behind the link is right, and so it was when the link was followed.
+        // The file behind the link has the right owner, so following the link would succeed.
         symlink(&real, &link).unwrap();
         assert!(read(&open, "link").is_err());
         assert!(published(&open, "link").is_err() && !has_ended(&open, "link"));

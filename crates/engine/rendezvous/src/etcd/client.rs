@@ -1,4 +1,4 @@
-//! The calls of etcd's JSON gateway that a rendezvous needs.
+//! Calls of etcd's JSON gateway that the rendezvous uses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,57 +14,57 @@ use super::http::{Answer, Connection};
 use crate::error::RendezvousError;
 use crate::stop::Stop;
 
-/// A cluster of etcd, of which one member is asked.
+/// Client of an etcd cluster. Asks one host at a time.
 pub(crate) struct Client {
-    /// As in the setting, for messages.
+    /// The place as written in the setting, for messages.
     place: String,
     hosts: Vec<(String, u16)>,
-    /// Who is asked now.
+    /// Index of the host in use.
     at: usize,
     connection: Option<Connection>,
     user: Option<User>,
     token: Option<String>,
 }
 
-/// Who this process is to etcd.
+/// Name and password of an etcd user.
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) password: String,
 }
 
-/// A watch that goes on.
+/// An open watch.
 pub(crate) struct Watch {
     connection: Connection,
 }
 
-/// What happened to keys, up to a revision; that is 0 if nothing happened.
+/// Changes of keys up to a revision. The revision is 0 if there are none.
 pub(crate) struct Happened {
     pub(crate) revision: i64,
-    /// Each key with its value, or nothing if it is gone.
+    /// Changed keys with their values, or `None` for deleted keys.
     pub(crate) changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 /// Keys with their values.
 pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a put in case of need has led to.
+/// Result of a conditional put.
 pub(crate) enum Put {
     Done,
-    /// The key is there, and is this.
+    /// The key exists with this value.
     Taken(Held),
-    /// The key is there no more.
+    /// The key no longer exists.
     Gone,
 }
 
-/// A key that somebody has put.
+/// A key that exists.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) value: Vec<u8>,
-    /// `None`: it stays until somebody deletes it.
+    /// Lease of the key. `None` if the key stays until it is deleted.
     pub(crate) lease: Option<String>,
 }
 
-/// What etcd knows of the time of a lease, in seconds.
+/// Times of a lease, in seconds.
 #[derive(Deserialize)]
 struct TimeToLive {
     #[serde(rename = "TTL", default)]
@@ -170,7 +170,7 @@ impl Client {
         }
     }
 
-    /// A lease of so many seconds, and how many etcd gives it: at least one.
+    /// Takes a lease of `seconds`. Returns its id and the seconds that etcd granted, at least one.
     pub(crate) fn grant(
         &mut self,
         seconds: u64,
@@ -178,20 +178,20 @@ impl Client {
     ) -> Result<(String, u64), RendezvousError> {
         let body = json!({ "TTL": seconds });
         let granted: Granted = self.call("/v3/lease/grant", &body, stop)?;
-        // Without a time the lease would be renewed without a pause.
+        // A lease without a time would be renewed without a pause.
         match granted.ttl.parse() {
             Ok(seconds) if seconds > 0 => Ok((granted.id, seconds)),
             _ => Err(self.nonsense("it gave a lease without a time")),
         }
     }
 
-    /// Makes a lease last for its whole time again. `false`: etcd does not know it any more.
+    /// Renews a lease for its whole time. Returns false if etcd no longer knows it.
     pub(crate) fn keep_alive(&mut self, lease: &str, stop: &Stop) -> Result<bool, RendezvousError> {
         let kept: KeptAlive = self.call("/v3/lease/keepalive", &json!({ "ID": lease }), stop)?;
         Ok(kept.result.is_some_and(|kept| kept.ttl.parse::<u64>().is_ok_and(|left| left > 0)))
     }
 
-    /// How many seconds a lease has, and how many of them are left. `None`: it is over.
+    /// Returns the granted and the remaining seconds of a lease, or `None` if it is over.
     pub(crate) fn time_to_live(
         &mut self,
         lease: &str,
@@ -201,12 +201,12 @@ impl Client {
         Ok(time.granted.parse().ok().zip(time.left.parse().ok()))
     }
 
-    /// Ends a lease, and with it its keys.
+    /// Ends a lease, which deletes its keys.
     pub(crate) fn revoke(&mut self, lease: &str, stop: &Stop) -> Result<(), RendezvousError> {
         self.call::<Value>("/v3/lease/revoke", &json!({ "ID": lease }), stop).map(drop)
     }
 
-    /// Puts a key that is not there yet; or one that is, if `old` is its value.
+    /// Puts a key that does not exist yet, or replaces one whose value is `old`.
     pub(crate) fn put_new(
         &mut self,
         key: &[u8],
@@ -244,7 +244,7 @@ impl Client {
         }))
     }
 
-    /// All keys that begin so, and the revision at which this was so.
+    /// Returns all keys with this prefix, and the revision of the table.
     pub(crate) fn list(
         &mut self,
         prefix: &[u8],
@@ -260,14 +260,14 @@ impl Client {
         Ok((all, self.revision(&range.header)?))
     }
 
-    /// Asks for nothing but an answer. A user may be allowed to see keys that begin so, and no others.
+    /// Checks that etcd answers. Reads below the prefix, because a user may have rights there only.
     pub(crate) fn ping(&mut self, prefix: &[u8], stop: &Stop) -> Result<(), RendezvousError> {
         let (begin, end) = range_of(prefix);
         let body = json!({ "key": begin, "range_end": end, "limit": "1", "keys_only": true });
         self.call::<Range>("/v3/kv/range", &body, stop).map(drop)
     }
 
-    /// Everything that happens to keys that begin so, from a revision on.
+    /// Watches the keys with this prefix, from a revision on.
     pub(crate) fn watch(
         &mut self,
         prefix: &[u8],
@@ -295,8 +295,8 @@ impl Client {
         }
     }
 
-    /// What has happened, waiting at most until then. `None`: nothing. An error also if etcd ends the
-    /// watch, for instance because it has forgotten what happened since.
+    /// Waits for changes until the deadline. Returns `None` if there are none. Fails also if etcd ends the watch, for
+    /// instance because it has compacted the revisions since.
     pub(crate) fn next(
         &mut self,
         watch: &mut Watch,
@@ -319,7 +319,7 @@ impl Client {
                 return Err(self.ended(&why));
             }
         };
-        // The header has the present revision, of which this may tell only a part.
+        // The header has the current revision. This message may cover only a part of the changes up to it.
         let mut revision = 0;
         let mut changes = Vec::new();
         for event in result.events {
@@ -334,7 +334,7 @@ impl Client {
         Ok(Some(Happened { revision, changes }))
     }
 
-    /// Forgets the connection, and asks another host next time.
+    /// Drops the connection. The next call asks another host.
     pub(crate) fn turn(&mut self) {
         self.connection = None;
         self.at = (self.at + 1) % self.hosts.len();
@@ -355,7 +355,7 @@ impl Client {
             if answer.code == 200 {
                 return self.read(&answer.body);
             }
-            // A token ends after a while.
+            // Tokens expire.
             let is_stale = self.token.take().is_some()
                 && String::from_utf8_lossy(&answer.body).contains("invalid auth token");
             if !is_stale || std::mem::replace(&mut is_second, true) {
@@ -369,7 +369,7 @@ impl Client {
         let body = json!({ "name": user.name, "password": user.password });
         let answer = self.ask("/v3/auth/authenticate", &body, stop)?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
-        // Who gives a user where none is asked for is let in.
+        // A cluster without authentication needs no user.
         if text.contains("authentication is not enabled") {
             self.user = None;
             return Ok(());
@@ -382,11 +382,11 @@ impl Client {
         Ok(())
     }
 
-    /// Asks the hosts in turn until one answers.
+    /// Asks the hosts one after another until one answers.
     fn ask(&mut self, path: &str, body: &Value, stop: &Stop) -> Result<Answer, RendezvousError> {
         let body = body.to_string();
         let mut failed = Vec::new();
-        // A connection that rested may have been closed by the other end; that is no failure.
+        // The other end may have closed an idle connection. That is not an error.
         if let Some(connection) = &mut self.connection {
             match connection.ask(path, self.token.as_deref(), body.as_bytes(), stop) {
                 Ok(answer) => return Ok(answer),
@@ -439,7 +439,7 @@ impl Client {
         RendezvousError::Unreachable { place: self.place.clone(), why }
     }
 
-    /// A name is taken by a key that no lease ends.
+    /// Error for a name that is taken by a key without a lease.
     pub(crate) fn kept(&self, key: &str) -> RendezvousError {
         RendezvousError::Refused {
             place: self.place.clone(),
@@ -487,23 +487,23 @@ impl Client {
     }
 }
 
-/// How long etcd is asked to remember an engine: so that its end is noticed within the lease, though etcd
-/// and who watches take a moment.
+/// Seconds of the lease requested from etcd. One second shorter than the setting, so that watchers notice an engine's
+/// end within the lease.
 pub(crate) fn seconds_of(lease: Duration) -> u64 {
     lease.as_secs().saturating_sub(1).max(2)
 }
 
-/// The first key that begins so, and the first behind all of them.
+/// Returns the first key with this prefix, and the first key behind all of them.
 fn range_of(prefix: &[u8]) -> (String, String) {
     let mut end = prefix.to_vec();
-    // Prefixes end with a slash, which is not the last character there is.
+    // Prefixes end with a slash, so adding 1 can't overflow.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
     (STANDARD.encode(prefix), STANDARD.encode(end))
 }
 
-/// What somebody else said, in one line and never long.
+/// Shortens text from etcd to one line.
 fn excerpt(text: &str) -> String {
     polyrail_config::shortened(text.trim(), 200)
 }

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as etcd's gateway needs: a request with a body, an answer at once or in pieces.
+//! The part of HTTP/1.1 that etcd's gateway needs: a request with a body, and an answer at once or in pieces.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use crate::stop::Stop;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(3);
-/// How long an answer may take to begin, and to go on.
+/// Maximum time until an answer begins, and between its pieces.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// The most bytes of one answer: a group of 10,000 engines with many rails.
+/// Maximum bytes of one answer: enough for a group of 10,000 engines with many rails.
 const MOST_BYTES: usize = 64 << 20;
 const MOST_HEADERS: usize = 64;
 const MOST_HEAD_BYTES: usize = 64 << 10;
 
-/// A connection to one host.
+/// Connection to one host.
 pub(crate) struct Connection {
     socket: Arc<TcpStream>,
     host: String,
-    /// What was read and not used yet.
+    /// Bytes read and not consumed yet.
     buffer: Vec<u8>,
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// The beginning of an answer.
+/// Head of an answer.
 struct Head {
     code: u16,
-    /// `None`: in chunks.
+    /// Length of the body. `None` if it comes in chunks.
     length: Option<usize>,
 }
 
 impl Connection {
-    /// Connects to the first address of the host that answers. Like each call below, it ends in time for `stop`.
+    /// Connects to the first address of the host that answers. Like each call below, it returns in time for `stop`.
     pub(crate) fn open(host: &str, port: u16, stop: &Stop) -> io::Result<Self> {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in (host, port).to_socket_addrs()? {
@@ -63,7 +63,7 @@ impl Connection {
         Err(last)
     }
 
-    /// Asks, and reads the whole answer. The connection can be used again.
+    /// Sends a request and reads the whole answer. The connection can be reused.
     pub(crate) fn ask(
         &mut self,
         path: &str,
@@ -77,8 +77,8 @@ impl Connection {
         self.rest(&head, until)
     }
 
-    /// Asks for an answer that goes on: [`Self::line`] has its pieces. An error of the gateway is
-    /// returned as a whole.
+    /// Sends a request whose answer continues. [`Self::line`] returns its pieces. An error of the gateway is returned
+    /// whole.
     pub(crate) fn begin(
         &mut self,
         path: &str,
@@ -95,10 +95,10 @@ impl Connection {
         }
     }
 
-    /// The next piece of an answer that goes on. `None`: it has not come by then.
+    /// Returns the next piece of a continuing answer, or `None` if there is none before `until`.
     pub(crate) fn line(&mut self, until: Instant) -> io::Result<Option<Vec<u8>>> {
-        // The gateway sends each message as a chunk of its own, or as several. So the line is put together
-        // before anything is taken from the buffer.
+        // The gateway sends a message as one chunk or several, so a line is assembled before bytes are removed from the
+        // buffer.
         loop {
             if let Some((line, used)) = line_in_chunks(&self.buffer)? {
                 self.buffer.drain(..used);
@@ -121,7 +121,7 @@ impl Connection {
             authorization.unwrap_or_default(),
             body.len()
         );
-        // In one piece, so that it is one packet.
+        // One write, so that it is one packet.
         let request = [head.as_bytes(), body].concat();
         (&*self.socket).write_all(&request)
     }
@@ -193,7 +193,7 @@ impl Connection {
                     self.buffer.extend_from_slice(&part[..count]);
                     return Ok(());
                 }
-                // What the system says when the time is over.
+                // Errors of the system for an expired timeout.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -211,7 +211,7 @@ fn garbage(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// The first chunk in these bytes: what is in it, and what follows it. `None`: it is not whole.
+/// Returns the content of the first chunk and the offset behind it, or `None` if it is incomplete.
 fn chunk(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
     match httparse::parse_chunk_size(bytes) {
         Ok(httparse::Status::Partial) => Ok(None),
@@ -220,7 +220,7 @@ fn chunk(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
             if size > MOST_BYTES {
                 return Err(garbage("its answer is too long"));
             }
-            // Each ends with a line break.
+            // A line break ends each chunk.
             let end = begin + size + 2;
             Ok((bytes.len() >= end).then(|| (&bytes[begin..begin + size], end)))
         }
@@ -228,7 +228,7 @@ fn chunk(bytes: &[u8]) -> io::Result<Option<(&[u8], usize)>> {
     }
 }
 
-/// All chunks of an answer, and how many bytes they took. `None`: they are not whole.
+/// Returns the content of all chunks and the number of bytes consumed, or `None` if they are incomplete.
 fn all_chunks(bytes: &[u8]) -> io::Result<Option<(Vec<u8>, usize)>> {
     let (mut body, mut used) = (Vec::new(), 0);
     while let Some((part, end)) = chunk(&bytes[used..])? {
@@ -241,8 +241,8 @@ fn all_chunks(bytes: &[u8]) -> io::Result<Option<(Vec<u8>, usize)>> {
     Ok(None)
 }
 
-/// The first line of an answer in chunks, with the bytes it took. What follows the line in its last chunk
-/// is blank: the gateway ends each message with a line break and flushes.
+/// Returns the first line of a chunked answer and the number of bytes consumed. After the line its last chunk has only
+/// blanks: the gateway ends each message with a line break and flushes.
 fn line_in_chunks(bytes: &[u8]) -> io::Result<Option<(Vec<u8>, usize)>> {
     let (mut line, mut used) = (Vec::new(), 0);
     while let Some((part, end)) = chunk(&bytes[used..])? {

@@ -1,4 +1,4 @@
-//! Rank 0: it keeps the table, and tells all the others of changes.
+//! Rank 0: keeps the table and sends changes to all other ranks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::member::Found;
 use crate::names::Name;
 use crate::stop::Stop;
 
-/// How long to listen at a time, before it looks whether it is to end.
+/// Time to listen before checking for a stop.
 const LISTEN: Duration = Duration::from_millis(100);
-/// How long the others may take to hear that it leaves.
+/// Maximum time to notify the other ranks when rank 0 leaves.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 pub(super) struct Hub {
@@ -23,7 +23,7 @@ pub(super) struct Hub {
     group: Name,
     size: usize,
     own: Own,
-    /// By name; who is gone stays, for its version.
+    /// Entries by name. Entries of members that left stay, for their versions.
     entries: BTreeMap<String, Entry>,
     members: HashMap<InstanceId, Member>,
     version: u64,
@@ -33,7 +33,7 @@ pub(super) struct Hub {
 struct Member {
     peer: Peer,
     name: String,
-    /// Has its end noticed while nothing is said.
+    /// Detects the peer's end while no messages flow.
     _watch: Watch,
 }
 
@@ -60,7 +60,7 @@ impl Hub {
         entry
     }
 
-    /// Lets somebody in, or answers why not.
+    /// Admits a peer, or returns the refusal.
     fn admit(&mut self, peer: &Peer, message: Message) -> Result<Option<Entry>, Message> {
         let refused = |why: String| Message::Refused { why };
         let Message::Enter { group, size, name, metadata } = message else { return Ok(None) };
@@ -74,18 +74,18 @@ impl Hub {
         let name: Name = name.parse().map_err(|_| refused("that is no name".to_owned()))?;
         let name = name.as_str();
         let is_taken = self.entries.get(name).is_some_and(|entry| entry.metadata.is_some());
-        // One that connects again, for instance after it was silent, has its name yet.
+        // A peer that connects again, for instance after it was silent, still has its name.
         let own_name = self.members.get(&peer.instance()).map(|it| it.name.as_str());
         if is_taken && own_name != Some(name) {
             let why = format!("the name `{name}` is taken by another rank");
             return Err(Message::Taken { why });
         }
-        // Otherwise its first name would stay for ever.
+        // Otherwise its first name would stay forever.
         if let Some(own_name) = own_name.filter(|own_name| *own_name != name) {
             let why = format!("this rank is `{own_name}` already, and can't be `{name}`, too");
             return Err(refused(why));
         }
-        // The others could not tell whose fault it is.
+        // Bad metadata must be refused here: the other ranks could not tell which rank sent it.
         check(&metadata).map_err(|why| {
             refused(format!("the metadata of the rank `{name}` can't be read: {why}"))
         })?;
@@ -93,7 +93,7 @@ impl Hub {
         let member = Member { peer: peer.clone(), name: name.to_owned(), _watch: watch };
         self.members.insert(peer.instance(), member);
         match self.entries.get(name) {
-            // The others have heard it.
+            // The other ranks already have this entry.
             Some(entry) if entry.metadata.as_ref() == Some(&metadata) => Ok(Some(entry.clone())),
             _ => Ok(Some(self.put(name, Some(metadata)))),
         }
@@ -102,7 +102,7 @@ impl Hub {
     fn hear(&mut self, heard: Heard, changed: &mut Vec<Entry>, stop: &Stop) {
         match heard {
             Heard::Said { peer, bytes, .. } => {
-                // Whoever may connect may say anything.
+                // Any authenticated peer may send anything.
                 let Ok(message) = serde_json::from_slice::<Message>(&bytes) else { return };
                 let before = self.version;
                 match self.admit(&peer, message) {
@@ -128,7 +128,7 @@ impl Hub {
 }
 
 impl Backend for Hub {
-    /// It listens from the beginning.
+    /// The small engine already listens.
     fn enter(&mut self, _stop: &Stop) -> Result<(), RendezvousError> {
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Backend for Hub {
         if let Ok(heard) = self.small.heard.recv_timeout(LISTEN) {
             self.hear(heard, &mut changed, stop);
         }
-        // What has come meanwhile is told together.
+        // Send all changes received so far in one message.
         while let Ok(heard) = self.small.heard.try_recv() {
             self.hear(heard, &mut changed, stop);
         }
@@ -202,7 +202,7 @@ mod tests {
         assert!(matches!(hub.admit(&peer, enter("rank-1")), Ok(Some(_))));
         let again = hub.admit(&peer, enter("rank-1"));
         assert!(matches!(again, Ok(Some(_))), "it may connect again");
-        // Again and again, and the others hear nothing of it; nothing that it says waits without a bound.
+        // Repeated messages change nothing for the others, and don't pile up without a bound.
         let version = hub.version;
         let stop = Stop::default();
         for _ in 0..3 {

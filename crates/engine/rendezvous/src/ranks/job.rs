@@ -1,4 +1,4 @@
-//! What launchers tell ranks of each other, in the environment.
+//! Environment variables by which launchers describe a job to its ranks.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -8,11 +8,12 @@ use polyrail_config::Launcher;
 use super::nodelist;
 use crate::error::RendezvousError;
 
-/// The port of rank 0 where the launcher suggests none.
+/// Default port of rank 0 if the launcher suggests none.
 const PORT: u16 = 29_600;
-/// Jobs of Slurm on one node differ in this much of their ports, below those that the kernel gives out.
+/// First port and number of ports for Slurm jobs. Jobs on one node get different ports, below the kernel's ephemeral
+/// range.
 const SLURM_PORTS: (u32, u32) = (20_000, 10_000);
-/// More ranks than any job has.
+/// Maximum number of ranks, more than any job has.
 const MOST_RANKS: usize = 1 << 20;
 
 /// A rank's place in its job.
@@ -20,11 +21,11 @@ const MOST_RANKS: usize = 1 << 20;
 pub(super) struct Job {
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// Where rank 0 is.
+    /// Host of rank 0.
     pub(super) host: String,
-    /// Where rank 0 listens.
+    /// Port of rank 0.
     pub(super) port: u16,
-    /// Whether all ranks are on one host.
+    /// True if all ranks are on one host.
     pub(super) is_local: bool,
 }
 
@@ -36,7 +37,7 @@ struct Environment<'a> {
 }
 
 impl Job {
-    /// Reads what the launcher says; the setting's own host and port replace its.
+    /// Reads the launcher's variables. Host and port of the setting take precedence.
     pub(super) fn read(
         place: &str,
         (launcher, host, port): (Launcher, Option<&str>, Option<u16>),
@@ -79,7 +80,7 @@ impl Job {
         };
         let port = match (port, launcher) {
             (Some(port), _) => port,
-            // The next one is the launcher's own.
+            // torchrun uses MASTER_PORT itself. Take the next one.
             (None, Launcher::Torchrun) => {
                 let port: u16 = env.number(&["MASTER_PORT"])?;
                 port.checked_add(1).ok_or_else(|| {
@@ -101,7 +102,7 @@ impl Job {
 }
 
 impl Environment<'_> {
-    /// The first of these that is set.
+    /// Returns the first of these variables that is set.
     fn first<'n>(&self, names: &[&'n str]) -> Option<(&'n str, String)> {
         names.iter().find_map(|name| Some((*name, (self.variable)(name)?)))
     }
@@ -114,7 +115,7 @@ impl Environment<'_> {
         })
     }
 
-    /// The node of rank 0.
+    /// Returns the node of rank 0.
     fn first_node(&self) -> Result<String, RendezvousError> {
         let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
         let (name, list) = self.first(&names).ok_or_else(|| self.lacks(&names))?;

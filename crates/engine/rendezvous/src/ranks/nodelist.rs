@@ -1,11 +1,11 @@
 //! Slurm's lists of hosts: `node[01-04,7],gpu-a[1-2]b`.
 
-/// The most hosts of a list, far above those of any job.
+/// Maximum number of hosts in a list, far above any job.
 const MOST_HOSTS: usize = 100_000;
-/// The longest name of one.
+/// Maximum length of a host name.
 const LONGEST_BYTES: usize = 253;
 
-/// Why a text is no list of hosts.
+/// Error for an invalid list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NodelistError {
     #[error("has an empty item")]
@@ -20,11 +20,11 @@ pub(crate) enum NodelistError {
     TooMany,
 }
 
-/// All hosts of a list, in its order.
+/// Returns all hosts of a list, in its order.
 pub(crate) fn expand(list: &str) -> Result<Vec<String>, NodelistError> {
     let mut hosts = Vec::new();
     for item in items(list)? {
-        // Prefixes that begin so; each bracket multiplies them.
+        // Prefixes so far. Each bracket multiplies them.
         let mut begun = vec![String::new()];
         let mut rest = item;
         while let Some((before, behind)) = rest.split_once('[') {
@@ -51,7 +51,7 @@ pub(crate) fn expand(list: &str) -> Result<Vec<String>, NodelistError> {
     Ok(hosts)
 }
 
-/// The items between commas that are in no brackets.
+/// Splits a list at commas outside of brackets.
 fn items(list: &str) -> Result<Vec<&str>, NodelistError> {
     let (mut items, mut begin, mut is_inside) = (Vec::new(), 0, false);
     for (at, one) in list.char_indices() {
@@ -73,7 +73,7 @@ fn items(list: &str) -> Result<Vec<&str>, NodelistError> {
     }
 }
 
-/// `01-03,7` is 01, 02, 03, 7: numbers have at least the digits of the first one.
+/// Expands `01-03,7` to 01, 02, 03, 7. Numbers are padded to the width of the first one of their range.
 fn numbers(ranges: &str) -> Result<Vec<String>, NodelistError> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {

@@ -1,5 +1,5 @@
-//! The small engine by which ranks tell each other of themselves. So their introduction is as safe as
-//! the engine's own, and the notifications of the program's engine stay the program's.
+//! Small engine for messages between ranks. Its connections are as safe as those of the program's engine, and the
+//! notifications of the program's engine remain the program's.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -19,51 +19,51 @@ use super::job::Job;
 use crate::member::Found;
 use crate::stop::Stop;
 
-/// Entries travel together up to so many bytes, which stays below the longest notification.
+/// Maximum bytes of entries per message, below the longest notification.
 const BATCH_BYTES: usize = 48 << 10;
 const FULL_AGAIN: Duration = Duration::from_millis(1);
-/// Messages of a peer that wait to be heard, and messages to a peer that have not arrived.
+/// Maximum number of received messages per peer that wait for handling, and of sent ones that have not arrived.
 const MOST_WAITING: usize = 1024;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What ranks say to each other.
+/// Message between ranks.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// To rank 0: somebody wants to join.
+    /// To rank 0: a rank asks to join.
     Enter { group: String, size: usize, name: String, metadata: String },
-    /// From rank 0: these have changed. The entry of who hears it is among the first.
+    /// From rank 0: changed entries. The receiver's own entry is among the first.
     Entries(Vec<Entry>),
-    /// From rank 0: no. The name is taken, perhaps by one that has died: it may be free soon.
+    /// From rank 0: the name is taken, perhaps by a dead rank. It may be free soon.
     Taken { why: String },
-    /// From rank 0: no.
+    /// From rank 0: refused.
     Refused { why: String },
-    /// From rank 0: it leaves, and nobody hears any more of the others.
+    /// From rank 0: it leaves, and no more changes follow.
     Over,
 }
 
-/// A member, or that it is gone.
+/// A member, or the record that it left.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) name: String,
-    /// Later changes have higher numbers: messages may overtake each other.
+    /// Version of the change. Later changes have higher numbers, because messages may overtake each other.
     pub(super) version: u64,
     pub(super) metadata: Option<String>,
 }
 
-/// What a small engine hears.
+/// Event of a small engine.
 pub(super) enum Heard {
     Said { peer: Peer, bytes: Vec<u8>, _place: Place },
     Lost(Peer),
 }
 
-/// The place of a message among those of its peer that wait. Clones count.
+/// Slot of a waiting message. The clones of a peer's slot count its waiting messages.
 pub(super) type Place = Arc<()>;
 
 struct Ear {
     sender: Sender<Heard>,
-    /// By peer, with one clone for each message that waits.
+    /// Slots by peer, with one clone for each waiting message.
     waiting: Mutex<HashMap<InstanceId, Place>>,
 }
 
@@ -76,7 +76,7 @@ impl Observer for Ear {
             tracing::warn!(target: "polyrail::rendezvous", peer, "it says more than is heard: a message of it is dropped");
             return None;
         }
-        // Nobody listens any more while it closes.
+        // While the engine closes, there is no receiver.
         let _place = place.clone();
         let _ = self.sender.send(Heard::Said { peer: peer.clone(), bytes: data, _place });
         None
@@ -88,16 +88,16 @@ impl Observer for Ear {
     }
 }
 
-/// A small engine, and what it hears.
+/// A small engine and its events.
 pub(super) struct Small {
     pub(super) engine: Engine,
     pub(super) heard: Receiver<Heard>,
-    /// By peer, what was said to it and has not arrived.
+    /// Messages to each peer that have not arrived.
     said: Mutex<HashMap<InstanceId, VecDeque<Transfer>>>,
 }
 
 impl Small {
-    /// Starts it on the interface of an address, or on all; with a port only for rank 0.
+    /// Starts the engine on the interface of an address, or on all. Only rank 0 passes a port.
     pub(super) fn start(
         of: &Config,
         job: &Job,
@@ -116,7 +116,7 @@ impl Small {
             ("flow_limit", "65536"),
             ("ops_pool", "65536"),
             ("peer_timeout_ms", &peer_timeout),
-            // Who may connect is as for the program's engine.
+            // Authentication is the same as for the program's engine.
             ("auth", of.auth.name()),
             ("secret_file", &of.secret_file),
             ("certificate_file", &of.certificate_file),
@@ -135,10 +135,10 @@ impl Small {
         Ok(Self { engine, heard, said: Mutex::default() })
     }
 
-    /// Says something; waits while too much is being said. Whoever leaves waits for nobody. A peer that takes nothing, while
-    /// more and more is said to it, is given up, or it would keep the others from hearing anything.
+    /// Sends a message, and waits while too many are in flight. A rank that leaves does not wait. A peer that accepts
+    /// nothing while messages pile up is given up, because it would block the messages to the others.
     pub(super) fn say(&self, to: &Peer, message: &Message, stop: &Stop) {
-        // It has texts, numbers and lists only.
+        // Serialization can't fail: messages have only texts, numbers and lists.
         let Ok(bytes) = serde_json::to_vec(message) else { return };
         let mut all = self.said.lock();
         let said = all.entry(to.instance()).or_default();
@@ -161,13 +161,13 @@ impl Small {
         }
     }
 
-    /// Forgets what was said to a peer that is gone. It may be back in another session, and hears it there.
+    /// Forgets messages to a lost peer. If it returns, it gets the entries in its new session.
     pub(super) fn forget(&self, peer: &Peer) {
         let said = self.said.lock().remove(&peer.instance());
         said.into_iter().flatten().for_each(Transfer::detach);
     }
 
-    /// Tells of entries, in as many messages as it takes.
+    /// Sends entries, in as many messages as needed.
     pub(super) fn tell(&self, to: &Peer, entries: &[Entry], stop: &Stop) {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -193,7 +193,7 @@ impl Entry {
     }
 }
 
-/// The metadata that a rank says it has, if others can read it; else why not.
+/// Checks the metadata that a rank sent.
 pub(super) fn check(text: &str) -> Result<(), String> {
     let bytes = STANDARD.decode(text).map_err(|error| error.to_string())?;
     Found::of(bytes).map(drop).map_err(|error| error.to_string())
@@ -203,8 +203,8 @@ pub(super) fn text_of(metadata: &[u8]) -> String {
     STANDARD.encode(metadata)
 }
 
-/// The rails of rank 0: the interface of the address by which others know its host. A host may know its own
-/// name by a loopback address, which others don't; then all interfaces, and the loopback one for ranks here.
+/// Rails of rank 0: the interface of the address by which the other ranks know its host. A host may resolve its own
+/// name to a loopback address, which other hosts don't. Then it uses all interfaces, plus loopback for local ranks.
 pub(super) fn rails_of_rank_0(job: &Job, addresses: &[SocketAddr]) -> String {
     let is_here = |ip: IpAddr| TcpListener::bind((ip, 0)).is_ok();
     if let Some(wide) = addresses.iter().find(|it| !it.ip().is_loopback() && is_here(it.ip())) {
@@ -212,7 +212,7 @@ pub(super) fn rails_of_rank_0(job: &Job, addresses: &[SocketAddr]) -> String {
     }
     let near = addresses.iter().find(|it| it.ip().is_loopback()).map(|it| it.ip());
     let near = near.unwrap_or(LOOPBACK);
-    // Who writes a loopback address means this host.
+    // A loopback address in the setting means this host.
     let is_meant = job.host == "localhost" || job.host.parse::<IpAddr>().is_ok();
     let all = match job.is_local || is_meant {
         true => Vec::new(),
@@ -223,13 +223,13 @@ pub(super) fn rails_of_rank_0(job: &Job, addresses: &[SocketAddr]) -> String {
     rails.join(",")
 }
 
-/// The rail that leads to an address.
+/// Returns the rail that leads to an address.
 pub(super) fn rails_to(address: SocketAddr) -> std::io::Result<String> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         SocketAddr::V6(_) => ([0; 8], 0).into(),
     };
-    // No packet is sent: the system only chooses the way.
+    // Sends no packet: the system only chooses the route.
     let socket = UdpSocket::bind(any)?;
     socket.connect(address)?;
     Ok(socket.local_addr()?.ip().to_string())
@@ -265,7 +265,7 @@ mod tests {
             heard.extend(small.heard.recv_timeout(Duration::from_secs(1)));
         }
         assert_eq!(heard.len(), MOST_WAITING + 1);
-        // What was heard makes room.
+        // Handled messages free their slots.
         heard.clear();
         says(&loud, 1);
         assert!(small.heard.recv_timeout(Duration::from_secs(30)).is_ok());

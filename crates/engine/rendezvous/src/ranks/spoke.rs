@@ -1,4 +1,4 @@
-//! Every rank but the first: it introduces itself to rank 0, and hears from it.
+//! All ranks but the first: each registers with rank 0 and receives its messages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use crate::member::Found;
 use crate::names::Name;
 use crate::stop::Stop;
 
-/// How long to listen at a time, before it looks whether it is to end.
+/// Time to listen before checking for a stop.
 const LISTEN: Duration = Duration::from_millis(100);
-/// How long to wait before rank 0 is tried again, which may not have started yet.
+/// Pause before rank 0 is tried again. It may not have started yet.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// How long rank 0 may take to answer once it is connected.
+/// Maximum time for rank 0's answer after connecting.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long rank 0 may take, beyond `peer_timeout_ms`, to notice that whoever had the name has died.
+/// Maximum time, beyond `peer_timeout_ms`, until rank 0 notices that the former holder of the name has died.
 const NOTICED: Duration = Duration::from_secs(2);
-/// How long members may take to come back to a rank 0 that was lost.
+/// Maximum time for members to return to a rank 0 that was lost.
 const GRACE: Duration = Duration::from_secs(30);
 
 pub(super) struct Spoke {
@@ -33,17 +33,17 @@ pub(super) struct Spoke {
     job: Job,
     own: Own,
     link: Option<Link>,
-    /// Rank 0 has left: from now on nothing is new.
+    /// True if rank 0 has left: no more changes follow.
     is_over: bool,
 }
 
 /// Members that came or are gone.
 type Changes = Vec<(String, Option<Found>)>;
 
-/// What rank 0 says.
+/// Message from rank 0.
 enum Told {
     Changes(Changes),
-    /// This rank's name is taken, and why.
+    /// The name of this rank is taken, for this reason.
     Taken(String),
     Over,
 }
@@ -54,7 +54,7 @@ struct Link {
     peer: Peer,
     _watch: Watch,
     versions: HashMap<String, u64>,
-    /// What it has said first, until it is told.
+    /// First table from rank 0, until it is returned.
     first: Option<BTreeMap<String, Found>>,
 }
 
@@ -76,11 +76,11 @@ impl Spoke {
         }
     }
 
-    /// Connects to rank 0 and joins there. With a deadline rank 0 may start until then; otherwise it is tried
-    /// once.
+    /// Connects to rank 0 and joins there. With a deadline, tries until then, as rank 0 may start late. Without one,
+    /// tries once.
     fn link(&self, stop: &Stop) -> Result<Link, RendezvousError> {
         let mut last = None;
-        // Engines by the rails that lead there: usually one.
+        // Engines by the rails that lead to rank 0: usually one.
         let mut engines = HashMap::new();
         loop {
             for address in resolve(&self.place, &self.job)? {
@@ -136,7 +136,7 @@ impl Spoke {
         Ok(Link { small, peer, _watch, versions: HashMap::new(), first: None })
     }
 
-    /// Says who this is, and waits until rank 0 has heard it.
+    /// Registers with rank 0, and waits until it has confirmed.
     fn introduce(&self, mut link: Link, stop: &Stop) -> Result<Link, RendezvousError> {
         let own = &self.own;
         let message = Message::Enter {
@@ -194,7 +194,7 @@ impl Spoke {
         }
     }
 
-    /// What rank 0 says next.
+    /// Returns the next message of rank 0.
     fn listen(&self, link: &mut Link) -> Result<Told, RendezvousError> {
         match link.small.heard.recv_timeout(LISTEN) {
             Ok(Heard::Said { peer, bytes, .. }) if peer == link.peer => {
@@ -226,7 +226,7 @@ impl Spoke {
     }
 }
 
-/// Whether there is no use in trying again: rank 0 has answered, and won't have this engine.
+/// True if another attempt is useless: rank 0 has answered and refuses this engine.
 fn is_final(error: &RendezvousError) -> bool {
     match error {
         RendezvousError::Rank0 { source, .. } => !matches!(
@@ -266,7 +266,7 @@ impl Backend for Spoke {
         }
         let changes = match self.listen(&mut link)? {
             Told::Changes(changes) => changes,
-            // It is in the group, and has asked for no other name.
+            // This rank is in the group and has asked for no other name.
             Told::Taken(_) => Vec::new(),
             Told::Over => {
                 tracing::info!(target: "polyrail::rendezvous", "rank 0 leaves the group");
@@ -279,7 +279,7 @@ impl Backend for Spoke {
     }
 
     fn leave(&mut self, _stop: &Stop) {
-        // It says good-bye.
+        // Closing sends a goodbye.
         if let Some(link) = self.link.take() {
             link.small.engine.close();
         }

@@ -1,4 +1,4 @@
-//! Members in processes of their own, and etcd.
+//! Members in separate processes, and etcd.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use polyrail::{Config, Engine};
 use polyrail_skip::HeldPort;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Far more than anything takes here, also on a machine that is busy otherwise.
+/// Much longer than any step takes, even on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A process that is killed at the end of the test.
@@ -36,7 +36,7 @@ impl Process {
         Self { stdin: child.stdin.take(), child, lines }
     }
 
-    /// Reads on until a line with this has come; all that was read.
+    /// Reads until a line contains this text. Returns all lines read.
     pub(crate) fn until(&self, line: &str) -> Vec<String> {
         let until = Instant::now() + DEADLINE;
         let mut before = Vec::new();
@@ -54,12 +54,12 @@ impl Process {
         }
     }
 
-    /// Its standard input, which ends when this is dropped.
+    /// Returns the process's standard input, which closes when dropped.
     pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.stdin.take()
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     pub(crate) fn wait(&mut self, timeout: Duration) -> ExitStatus {
         drop(self.stdin.take());
         let begin = Instant::now();
@@ -68,7 +68,7 @@ impl Process {
                 return status;
             }
             assert!(begin.elapsed() < timeout, "it does not end");
-            // A process that ends tells its parent by a signal only.
+            // The end of a child is signalled only by SIGCHLD, so poll.
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -81,13 +81,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Starts a member that stays, once it has found `count`.
+/// Starts a member that stays after it has found `count` members.
 pub(crate) fn member(place: &str, group: &str, name: &str, count: usize) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rendezvous-member"));
     command.args([group, name, &count.to_string(), "stay"]).env("POLYRAIL_RENDEZVOUS", place);
@@ -103,7 +103,7 @@ pub(crate) fn engine(place: &str) -> Engine {
     Engine::builder().config(config(place)).build().unwrap()
 }
 
-/// etcd on loopback, with its data in a folder that outlives it.
+/// etcd on loopback. Its data outlive its process.
 pub(crate) struct Etcd {
     process: Option<Process>,
     port: HeldPort,
@@ -112,7 +112,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// `None`, and the test is reported as skipped: there is no etcd here.
+    /// Starts etcd. Returns `None` and reports the test as skipped if etcd is not installed.
     pub(crate) fn start() -> Option<Self> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
             polyrail_skip::skip(
@@ -128,7 +128,7 @@ impl Etcd {
         Some(etcd)
     }
 
-    /// Starts it, also again with the same data, and waits until it answers.
+    /// Starts the process, also again with the same data, and waits until it answers.
     pub(crate) fn run(&mut self) {
         let [client, peers] =
             [&self.port, &self.peer_port].map(|port| format!("http://{}", port.address()));
@@ -142,7 +142,7 @@ impl Etcd {
         let begin = Instant::now();
         while !self.answers() {
             assert!(begin.elapsed() < DEADLINE, "etcd does not answer");
-            // It tells nobody that it is ready.
+            // etcd does not signal that it is ready, so poll.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -168,7 +168,7 @@ impl Etcd {
         self.port.address()
     }
 
-    /// Asks it something, as any program does; the answer with its head.
+    /// Sends a request like any program. Returns the answer with its head.
     pub(crate) fn ask(&self, path: &str, body: &str) -> Option<String> {
         use std::io::Read;
         let mut socket = TcpStream::connect(self.address()).ok()?;
@@ -187,12 +187,12 @@ impl Etcd {
     }
 }
 
-/// Whether a folder has exactly so many files.
+/// True if a folder has exactly `count` files.
 pub(crate) fn has_files(folder: &Path, count: usize) -> bool {
     std::fs::read_dir(folder).is_ok_and(|files| files.count() == count)
 }
 
-/// What all tests of this process have had logged.
+/// Log of all tests of this process.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static WRITTEN: Condvar = Condvar::new();
 
@@ -210,7 +210,7 @@ impl Write for Log {
     }
 }
 
-/// The lines of the log with that in them. The first call begins the log.
+/// Log lines that contain `part`. The first call starts the log.
 pub(crate) fn logged(part: &str) -> Vec<String> {
     static BEGIN: Once = Once::new();
     BEGIN.call_once(|| tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).init());
@@ -218,7 +218,7 @@ pub(crate) fn logged(part: &str) -> Vec<String> {
     text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
 }
 
-/// Waits until the log has that in it.
+/// Waits until the log contains `part`.
 pub(crate) fn wait_for_log(part: &str) {
     let has_not = |log: &mut Vec<u8>| !String::from_utf8_lossy(log).contains(part);
     let waited = WRITTEN.wait_timeout_while(LOG.lock().unwrap(), DEADLINE, has_not).unwrap();

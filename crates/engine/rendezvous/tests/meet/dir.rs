@@ -1,4 +1,4 @@
-//! Groups in a folder: who joins, leaves, dies, is silent; names that are taken; files of others.
+//! Groups in a folder: members that join, leave, die and stall, taken names, and files of others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,7 @@ fn engines_meet_by_a_folder_and_who_leaves_or_dies_is_gone_at_once() {
     let group = enter(&own, "observer");
     let (a, mut b) = (member(&place, "g", "a", 1), member(&place, "g", "b", 3));
     b.until("found 3");
-    // It waits to hear of each of the two others: a is alone, so this end speaks twice.
+    // Each member waits for messages from both others. `a` finds itself alone, so this end sends two.
     let members = group.wait_for(3, DEADLINE).unwrap();
     for text in [b"one", b"two"] {
         own.notify(&group.peer(&members[1]).unwrap(), text).unwrap().join().unwrap();
@@ -56,7 +56,7 @@ fn engines_meet_by_a_folder_and_who_leaves_or_dies_is_gone_at_once() {
     let begin = Instant::now();
     while !has_files(&folder.path().join("new/g"), 2) {
         assert!(begin.elapsed() < DEADLINE, "nobody removes the file of the dead");
-        // Nobody tells when a file goes away.
+        // Removing a file sends no signal here, so poll.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -84,7 +84,7 @@ fn who_is_silent_for_a_lease_has_left_and_joins_again_with_a_sign_of_life() {
     let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
     let child = member(&place, "g", "a", 1);
     assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
-    // Its process is there, as that of another host would be for all that is known here.
+    // The process still exists, like one on another host.
     let begin = Instant::now();
     signal(&child, Signal::STOP);
     assert_eq!(watcher.next_event(DEADLINE), Some(Event::Left { name: "a".to_owned() }));
@@ -104,7 +104,7 @@ fn a_name_is_taken_while_its_engine_lives() {
     let error = join(&own, &membership("a")).unwrap_err();
     assert!(matches!(&error, RendezvousError::Taken { name, .. } if name == "a"), "{error}");
 
-    // One that is silent for a lease has lost it.
+    // A member that is silent for a lease has lost its name.
     let silent = member(&place, "g", "b", 1);
     silent.until("found");
     signal(&silent, Signal::STOP);
@@ -218,7 +218,7 @@ fn who_looks_loses_nobody_while_the_folder_is_away() {
     assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
     let (here, away) = (folder.path().join("place"), folder.path().join("away"));
     fs::rename(&here, &away).unwrap();
-    // Several looks, and less than a third of the lease.
+    // Long enough for several looks, but less than a third of the lease.
     assert_eq!(watcher.next_event(Duration::from_secs(3)), None);
     assert_eq!(watcher.members().len(), 1);
 }
@@ -257,7 +257,7 @@ fn the_file_of_another_user_makes_nobody_a_member() {
     let place = format!("dir://{}", folder.path().display());
     let own = engine(&place);
     let group = enter(&own, "observer");
-    // Both are there whole when the group looks: they get their names by renaming.
+    // Renaming publishes each file whole before the group looks.
     let at = |name: &str| folder.path().join("g").join(name);
     let (evil, good) = (engine(&place), engine(&place));
     for (engine, name) in [(&evil, "evil"), (&good, "good")] {
@@ -283,7 +283,7 @@ fn a_folder_that_can_not_be_used_is_named() {
     let told = error.to_string();
     assert!(told.contains(file.to_str().unwrap()) && error.help().is_some(), "{told}");
     assert_eq!(error.exit_code(), 3);
-    // To look makes nothing.
+    // Observing creates no files.
     let place = format!("dir://{}/none", folder.path().display());
     let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
     assert_eq!(watcher.wait_for(0, DEADLINE).map(|members| members.len()), Some(0));

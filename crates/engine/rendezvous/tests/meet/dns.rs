@@ -1,5 +1,5 @@
-//! The addresses of a name, in a namespace with its own loopback interface and its own `/etc/hosts`: what
-//! the system's resolver says of the name changes under the members.
+//! The addresses of a name, in a namespace with its own loopback interface and its own `/etc/hosts`. The resolver's
+//! answer changes while the members run.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::common::{DEADLINE, Process, engine};
 
 const PORT: u16 = 29_600;
 
-/// A member on each of three addresses. The script ends with its standard input, and they with it.
+/// A member on each of three addresses. The script ends with its standard input, and the members with it.
 const SCRIPT: &str = r#"
 exec 3<&0
 mount --bind "$HOSTS" /etc/hosts || exit 1
@@ -43,7 +43,7 @@ fn members_are_the_addresses_of_the_name_as_they_change() {
     let hosts = folder.path().join("hosts");
     let write = |addresses: &[u8]| {
         let line = |last: &u8| format!("127.0.0.{last} workers.test\n");
-        // In place, for the file is mounted elsewhere.
+        // Written in place, because the file is mounted elsewhere.
         fs::write(&hosts, addresses.iter().map(line).collect::<String>()).unwrap();
     };
     write(&[1, 2, 3]);

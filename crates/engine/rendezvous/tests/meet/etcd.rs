@@ -1,4 +1,4 @@
-//! Groups in a real etcd: who joins, leaves, dies; etcd that goes away, comes back, forgets, refuses.
+//! Groups in a real etcd: members that join, leave and die, and an etcd that stops, returns, forgets or refuses.
 
 use std::net::TcpListener;
 use std::thread;
@@ -32,7 +32,7 @@ fn engines_meet_by_etcd_and_who_leaves_or_dies_is_gone() {
     let place = etcd.place("/test?lease=4s");
     let own = engine(&place);
     let group = enter(&own, "observer");
-    // Another group, and a stranger's key, are none of its members.
+    // Another group, and a foreign key, add no members.
     let elsewhere = join(&own, &Membership::new("h").unwrap().name("x").unwrap()).unwrap();
     etcd.ask("/v3/kv/put", "{\"key\": \"dGVzdC9nLy4uL3g=\", \"value\": \"AA==\"}").unwrap();
 
@@ -52,7 +52,7 @@ fn engines_meet_by_etcd_and_who_leaves_or_dies_is_gone() {
     let begin = Instant::now();
     a.kill();
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("a"));
-    // And some more, where the machine stands still for a moment.
+    // The bound has slack for a machine that stalls for a moment.
     assert!(begin.elapsed() <= 2 * lease, "gone only after {:?}", begin.elapsed());
 
     drop(b.take_stdin());
@@ -78,7 +78,7 @@ fn who_leaves_is_gone_long_before_the_lease_is_over() {
 fn in_a_large_group_that_comes_and_goes_at_once_nobody_is_missed() {
     const MEMBERS: usize = 40;
     let Some(etcd) = Etcd::start() else { return };
-    // Nobody dies here.
+    // A long lease: all members of this test live.
     let own = engine(&etcd.place("/test?lease=60s"));
     let start = |number: usize| {
         let own = &own;
@@ -108,7 +108,7 @@ fn in_a_large_group_that_comes_and_goes_at_once_nobody_is_missed() {
 #[test]
 fn a_name_is_taken_while_its_engine_lives_and_free_after_its_lease() {
     let Some(etcd) = Etcd::start() else { return };
-    // The shortest is 3 s, which is soon over where the machine stands still for a moment.
+    // The shortest lease, 3 s, expires too easily if the machine stalls for a moment.
     let place = etcd.place("?lease=6s");
     let own = engine(&place);
     let child = member(&place, "g", "a", 1);
@@ -134,13 +134,13 @@ fn put(etcd: &Etcd, key: &str, value: &[u8], lease: &str) {
     answer(etcd, "/v3/kv/put", &json!({ "key": key, "value": value, "lease": lease }));
 }
 
-/// The key and the value, its lease and how often it was put.
+/// Entry of a key: value, lease and version.
 fn entry(etcd: &Etcd, key: &str) -> Value {
     let found = answer(etcd, "/v3/kv/range", &json!({ "key": STANDARD.encode(key) }));
     found["kvs"][0].clone()
 }
 
-/// The instance of who joins next.
+/// Instance of the next engine that joins.
 fn joined(group: &Group) -> String {
     match group.next_event(DEADLINE) {
         Some(Event::Joined(member)) => member.card().unwrap().instance,
@@ -158,7 +158,7 @@ fn members_whose_keys_are_deleted_put_them_again_with_their_leases() {
     let keys = ["test/g/a", "test/g/b"];
     let leases = keys.map(|key| entry(&etcd, key)["lease"].clone());
     assert!(leases.iter().all(Value::is_string), "{leases:?}");
-    // As `etcdctl del --prefix` does.
+    // The same as `etcdctl del --prefix`.
     let all = json!({ "key": STANDARD.encode("test/g/"), "range_end": STANDARD.encode("test/g0") });
     answer(&etcd, "/v3/kv/deleterange", &all);
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
@@ -184,7 +184,7 @@ fn a_member_whose_name_another_has_taken_says_so_once_and_returns_after_it() {
     assert_eq!(joined(&group), third.instance().to_string());
     let told = "name `robbed` of the group `g` is taken by the engine";
     wait_for_log(told);
-    // It goes on to hear of the others, for longer than from one try to the next.
+    // It still receives changes for longer than one retry interval.
     let late = engine(&place);
     let last = enter(&late, "c");
     theirs.wait_for(3, DEADLINE).expect("it hears of the others");
@@ -218,7 +218,7 @@ fn a_value_that_is_no_record_makes_nobody_a_member() {
         let told = logged(&format!("{key} is left out: "));
         assert!(!told.is_empty() && told.iter().all(|line| line.contains("WARN")), "{told:?}");
     }
-    // One that was a record is none any more.
+    // A key whose record becomes invalid is no longer a member.
     put(&etcd, "test/g/b", b"noise", "0");
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
 }
@@ -238,7 +238,7 @@ fn a_name_that_is_taken_is_told_as_that_also_where_there_is_no_time_to_wait() {
     assert!(told.contains(who) && told.contains("; allowed: a name"), "{told}");
     assert!(error.help().unwrap().contains("(timeout)"), "{:?}", error.help());
 
-    // What no lease ends is not waited for.
+    // Joining does not wait for a key without a lease.
     put(&etcd, "test/g/notes", b"buy milk", "0");
     let error = join(&other, &membership("notes").timeout(DEADLINE)).unwrap_err();
     let told = error.to_string();
@@ -256,7 +256,7 @@ struct Two {
 }
 
 impl Two {
-    /// `None`, and the test is reported as skipped: there is no etcd here.
+    /// Returns `None` and reports the test as skipped if etcd is not installed.
     fn meet() -> Option<Self> {
         let etcd = Etcd::start()?;
         let place = etcd.place("/test?lease=3s");
@@ -267,8 +267,7 @@ impl Two {
         Some(Self { etcd, group, place, theirs, _engines: engines })
     }
 
-    /// etcd is away for longer than the lease: who is silent so long while it is there has left. Both
-    /// enter again once it runs.
+    /// Stops etcd for longer than the lease. No member may be reported as gone, and both enter again once etcd runs.
     fn etcd_restarts(mut self, forgets: bool) {
         self.etcd.kill();
         assert_eq!(left(&self.group, Duration::from_secs(4)), None, "etcd is away");
@@ -277,7 +276,7 @@ impl Two {
         }
         self.etcd.run();
         let begin = Instant::now();
-        // Somebody new hears of both, so both are there again.
+        // A new watcher sees both, so both are present again.
         let watcher = look(&config(&self.place), &"g".parse().unwrap(), DEADLINE).unwrap();
         watcher.wait_for(2, DEADLINE).expect("both enter again");
         println!("both were back {:?} after etcd", begin.elapsed());
@@ -301,7 +300,7 @@ fn an_etcd_that_forgets_ends_no_membership() {
     }
 }
 
-/// It hears of nobody for longer than all leases. Who only looks is told the same.
+/// etcd receives no renewals for longer than all leases. Watchers must see no change, too.
 #[test]
 fn an_etcd_that_stands_still_ends_no_membership() {
     let Some(two) = Two::meet() else { return };
@@ -335,7 +334,7 @@ fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
     let group = join(&own, &membership).unwrap();
     assert_eq!(group.name(), own.instance().to_string());
 
-    // Somebody accepts and never answers.
+    // A listener accepts and never answers.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let place = format!("etcd://{}", silent.local_addr().unwrap());
     let (own, begin) = (engine(&place), Instant::now());
@@ -346,7 +345,7 @@ fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
     assert!(error.to_string().contains("no answer in time"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 
-    // Somebody else listens there: an engine.
+    // Another program, an engine, listens there.
     let own = engine(&format!("etcd://{}", own.addresses()[0]));
     let error = join(&own, &membership).unwrap_err();
     assert!(matches!(error, RendezvousError::Unreachable { .. }), "{error}");

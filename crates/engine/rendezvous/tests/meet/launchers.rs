@@ -1,4 +1,4 @@
-//! Ranks that a real `mpirun`, a real `torchrun` and a real Slurm start find each other.
+//! Ranks started by a real `mpirun`, a real `torchrun` and a real Slurm find each other.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::common::{DEADLINE, Process};
 use crate::slurm::Slurm;
 
 const MEMBER: &str = env!("CARGO_BIN_EXE_rendezvous-member");
-/// The member's arguments: it meets three others in the group `g`, under the name that its rank gives it.
+/// Arguments of a member that meets three others in the group `g`, under its rank's default name.
 const MEETS: [&str; 4] = ["g", "-", "4", "meet"];
 
-/// A launcher, which ends the ranks that it has started when it is told to end. Killed, it would leave them behind.
+/// A launcher. SIGTERM makes it end its ranks. Killing it would leave them behind.
 struct Launcher(Process);
 
 impl Launcher {
@@ -35,13 +35,14 @@ impl Drop for Launcher {
                 eprintln!("the launcher {} does not end when told to", child.id());
                 break;
             }
-            // A process that ends tells its parent by a signal only.
+            // The end of a child is signalled only by SIGCHLD, so poll.
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-/// Each of four ranks, which these have started in equal shares, hears the three others.
+/// Checks that each of four ranks receives the messages of the other three. The launchers have started equal shares of
+/// them.
 fn four_meet(launchers: &mut [Launcher]) {
     let mut lines = Vec::new();
     for launcher in &*launchers {
@@ -59,7 +60,7 @@ fn four_meet(launchers: &mut [Launcher]) {
     }
 }
 
-/// Whether there is such a program in `PATH`; to ask `torchrun` itself takes seconds.
+/// True if the program is in `PATH`. Running `torchrun` itself takes seconds.
 pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
@@ -75,7 +76,7 @@ fn mpirun_starts_ranks_that_meet() {
     }
     let mut command = Command::new("mpirun");
     command.args(["--oversubscribe", "-np", "4"]).arg(MEMBER).args(MEETS);
-    // It refuses root otherwise, and needs a folder of its own.
+    // mpirun refuses root otherwise, and needs its own folder.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     let folder = tempfile::tempdir().unwrap();
     command.env("TMPDIR", folder.path()).env("HOME", folder.path());
@@ -83,18 +84,18 @@ fn mpirun_starts_ranks_that_meet() {
     four_meet(&mut [Launcher::start(&mut command, &format!("mpi://:{}", port.number()))]);
 }
 
-/// A `torchrun` of so many agents, of which each has the same share of four ranks.
+/// A `torchrun` as one of `agents` agents, each with an equal share of four ranks.
 fn torchrun(folder: &Path, agents: usize) -> Command {
     let mut command = Command::new("torchrun");
     command.args(["--nnodes", &agents.to_string(), "--nproc_per_node", &(4 / agents).to_string()]);
-    // What the ranks say goes to files and here: PyTorch 1.13 fails with Python 3.11 where it goes nowhere else.
+    // Output of the ranks goes to files and here: PyTorch 1.13 fails with Python 3.11 if it goes to files only.
     command.args(["--redirects", "1", "--tee", "1", "--log_dir"]).arg(folder);
-    // It warns otherwise that it sets this itself.
+    // Without this, torchrun sets it and prints a warning.
     command.env("OMP_NUM_THREADS", "1");
     command
 }
 
-/// `None`, and the test is reported as skipped: there is no torchrun here.
+/// Returns `None` and reports the test as skipped if torchrun is not installed.
 fn folder_for_torchrun() -> Option<tempfile::TempDir> {
     if is_there("torchrun") {
         return Some(tempfile::tempdir().unwrap());
@@ -113,7 +114,7 @@ fn torchrun_starts_ranks_of_one_node_that_meet() {
     let mut command = torchrun(folder.path(), 1);
     command.args(["--master_port", &master.number().to_string()]);
     command.args(["--no_python", MEMBER]).args(MEETS);
-    // The port that the launcher suggests, the one after its own, can't be held.
+    // The port that the launcher suggests, the one after its own, can't be reserved.
     four_meet(&mut [Launcher::start(&mut command, &format!("torchrun://:{}", place.number()))]);
 }
 
@@ -121,12 +122,12 @@ fn torchrun_starts_ranks_of_one_node_that_meet() {
 fn two_agents_of_torchrun_start_ranks_that_meet() {
     let Some(folder) = folder_for_torchrun() else { return };
     let [store, place] = [(); 2].map(|()| HeldPort::new());
-    // They think that they are two hosts, so rank 0 has to be named by an address that its rail has: the name
-    // of this host may stand for another.
+    // The agents behave like two hosts, so rank 0 must be named by an address of its rail: the name of this host may
+    // resolve to another one.
     let place = format!("torchrun://{}", place.address());
     let mut launchers = [(); 2].map(|()| {
         let mut command = torchrun(folder.path(), 2);
-        // The first to come has the store.
+        // The first agent to come has the store.
         command.args(["--rdzv_backend", "c10d", "--rdzv_id", "job", "--rdzv_endpoint"]);
         command.arg(store.address().to_string()).args(["--no_python", MEMBER]).args(MEETS);
         Launcher::start(command.env("POLYRAIL_RAILS", "127.0.0.1"), &place)
@@ -140,6 +141,6 @@ fn slurm_starts_ranks_that_meet() {
     let port = HeldPort::new();
     let mut command = slurm.command("srun");
     command.args(["--ntasks", "4", "--overcommit", MEMBER]).args(MEETS);
-    // Two clusters count their jobs alike, so their jobs would have the same port.
+    // Two clusters number their jobs alike, so their jobs would use the same port.
     four_meet(&mut [Launcher::start(&mut command, &format!("slurm://:{}", port.number()))]);
 }

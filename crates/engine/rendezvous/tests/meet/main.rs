@@ -1,6 +1,6 @@
-//! Engines find each other by each kind of meeting place: a folder, etcd, DNS, the ranks of a job.
+//! Engines find each other at each kind of place: a folder, etcd, DNS, the ranks of a job.
 //!
-//! One program has them all: most tests wait for a lease to end, and wait at the same time.
+//! One test program for all, because most tests wait for a lease to end and can do so at the same time.
 
 mod common;
 mod dir;

@@ -1,4 +1,4 @@
-//! Ranks of a job, as a launcher's environment says. `launchers.rs` has real launchers.
+//! Ranks of a job, described by a launcher's environment. `launchers.rs` tests real launchers.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use polyrail_skip::HeldPort;
 
 use crate::common::{Process, engine};
 
-/// A rank that torchrun would start so.
+/// A rank with the environment that torchrun would set.
 fn rank(place: &str, rank: usize, size: usize, group: &str, name: &str) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rendezvous-member"));
     command.args([group, name, &size.to_string(), "stay"]).env("POLYRAIL_RENDEZVOUS", place);
@@ -35,9 +35,9 @@ fn ranks_meet_by_rank_0_which_may_come_last_and_hear_who_dies_and_comes_back() {
         process.until("joined rank-2");
     }
     again.until("found 3");
-    // If one of those to whom it speaks died in between, it would give up.
+    // Wait: it would give up if a peer that it sends to died in between.
     again.until("told 2");
-    // One that starts before rank 0 has noticed the end of the other waits for that.
+    // A rank that starts before rank 0 has noticed the end of its predecessor waits for that.
     one.kill();
     let again = start(1);
     again.until("found 3");
@@ -57,7 +57,7 @@ fn rank_0_may_leave_or_die_and_nobody_else_has_left_by_that() {
         if dies {
             zero.kill();
             let zero = start(0);
-            // It hears of both again, and they hear of its new run.
+            // Rank 0 sees both again, and they see its new run.
             zero.until("found 3");
             for process in [&one, &two] {
                 process.until("left rank-0");
@@ -82,7 +82,7 @@ fn a_rank_of_another_group_or_with_a_name_that_is_taken_is_refused() {
     let place = format!("torchrun://:{}", port.number());
     let zero = rank(&place, 0, 2, "g", "same");
     zero.until("entered same");
-    // Each asks for some seconds: the name of a rank that died is soon free.
+    // Each retries for some seconds, because the name of a dead rank becomes free soon.
     let others = [("g", "same", "the name `same` is taken"), ("h", "x", "is in the group `g`")]
         .map(|(group, name, why)| (rank(&place, 1, 2, group, name), why));
     for (other, why) in &others {

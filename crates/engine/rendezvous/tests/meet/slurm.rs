@@ -1,4 +1,4 @@
-//! A cluster of Slurm that is this host alone.
+//! A Slurm cluster of this host alone.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,16 +14,16 @@ use tempfile::TempDir;
 use crate::common::{DEADLINE, Process};
 use crate::launchers::is_there;
 
-/// `munged`, `slurmctld` and `slurmd`, which end with this.
+/// `munged`, `slurmctld` and `slurmd`, which end when this is dropped.
 pub(crate) struct Slurm {
-    /// In the order in which they end: the node with its ranks, what controls it, and what both are known by.
+    /// Daemons in the order in which they end: slurmd with its ranks, slurmctld, munged.
     daemons: Vec<Process>,
     folder: TempDir,
     _ports: [HeldPort; 2],
 }
 
 impl Slurm {
-    /// `None`, and the test is reported as skipped: Slurm can't run here.
+    /// Starts Slurm. Returns `None` and reports the test as skipped if Slurm can't run here.
     pub(crate) fn start() -> Option<Self> {
         if let Some(why) = obstacle() {
             polyrail_skip::skip(
@@ -54,7 +54,7 @@ impl Slurm {
         slurm.run(control);
         slurm.wait_for("slurmctld", |slurm| slurm.says(&["scontrol", "ping"]).is_some());
 
-        // What runs a rank does not end with slurmd, unless it is the first process of a namespace.
+        // slurmstepd, which runs a rank, does not end with slurmd unless slurmd is the first process of a namespace.
         let mut node = slurm.command("unshare");
         node.args(["--pid", "--fork", "--kill-child", "--mount-proc", "slurmd", "-D", "-N", &host]);
         slurm.run(node);
@@ -63,7 +63,7 @@ impl Slurm {
         Some(slurm)
     }
 
-    /// A program of Slurm that belongs to this cluster, and to no job that the test may be a part of.
+    /// A Slurm command for this cluster, without the variables of a job that may run the test.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -76,12 +76,12 @@ impl Slurm {
     }
 
     fn run(&mut self, mut daemon: Command) {
-        // They say the same in their logs.
+        // The daemons write the same to their logs.
         daemon.stderr(Stdio::null());
         self.daemons.insert(0, Process::start(&mut daemon));
     }
 
-    /// What a program says that succeeds.
+    /// Output of a program, if it succeeds.
     fn says(&self, words: &[&str]) -> Option<String> {
         let output = self.command(words[0]).args(&words[1..]).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
@@ -94,7 +94,7 @@ impl Slurm {
             let ended = self.daemons[0].child.try_wait().unwrap();
             assert!(ended.is_none(), "{daemon} has ended: {ended:?}");
             assert!(begin.elapsed() < DEADLINE, "{daemon} is not ready");
-            // It tells nobody that it is ready.
+            // The daemons don't signal that they are ready, so poll.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -111,7 +111,7 @@ impl Drop for Slurm {
     }
 }
 
-/// Why Slurm can't run here.
+/// Reason why Slurm can't run here.
 fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root can run slurmd".to_owned());
@@ -127,14 +127,14 @@ fn obstacle() -> Option<String> {
     (!output.status.success()).then(|| format!("no namespaces: {}", said.trim()))
 }
 
-/// What slurmctld calls this host: without a domain.
+/// Name of this host as slurmctld uses it: without a domain.
 fn host() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_str().unwrap();
     name.split('.').next().unwrap_or(name).to_owned()
 }
 
-/// `slurm.conf`, and the key of munge, which only its owner may read.
+/// Writes `slurm.conf`, and the key of munge, which only its owner may read.
 fn write_configuration(folder: &Path, host: &str, [control, node]: &[HeldPort; 2]) {
     let mut key = [0; 1024];
     fs::File::open("/dev/urandom").unwrap().read_exact(&mut key).unwrap();

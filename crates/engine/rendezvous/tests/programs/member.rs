@@ -1,8 +1,8 @@
-//! Joins a group as the environment says, and tells on standard output what happens there.
+//! Joins a group as the environment says, and prints the group's events to standard output.
 //!
-//! `rendezvous-member GROUP NAME COUNT`: joins under the name (`-`: as called by default), waits for
-//! COUNT members, sends each a notification and hears one of each. Then it leaves (`meet`), or it stays
-//! until standard input ends (`stay`), whichever the fourth argument says.
+//! `rendezvous-member GROUP NAME COUNT MODE` joins under the name (`-`: the default name), waits for COUNT members,
+//! sends each a notification and receives one from each. Then it leaves (MODE `meet`), or stays until standard input
+//! ends (MODE `stay`).
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -47,7 +47,7 @@ fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends to each of the others, and hears each of them.
+/// Sends a notification to each of the others and receives one from each.
 fn meet(engine: &Engine, group: &Group, count: usize) -> Result<(), Box<dyn Error>> {
     let until = Instant::now() + DEADLINE;
     let mut sent = Vec::new();
@@ -65,7 +65,7 @@ fn meet(engine: &Engine, group: &Group, count: usize) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Tells of joins and leaves until standard input ends.
+/// Prints joins and leaves until standard input ends.
 fn tell(group: &Group) -> io::Result<()> {
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
@@ -73,7 +73,7 @@ fn tell(group: &Group) -> io::Result<()> {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         ends.store(true, Ordering::Relaxed);
     });
-    // Nothing but the next event wakes this, so it looks for the end now and then.
+    // Only events wake the wait, so check for the end periodically.
     while !is_over.load(Ordering::Relaxed) {
         match group.next_event(Duration::from_millis(50)) {
             Some(Event::Joined(member)) => println!("joined {}", member.name()),
