@@ -37,7 +37,7 @@ pub enum HostError {
     /// A device reports a property that is impossible or not supported.
     #[error("device {device} of plugin {name}: {field} is {value}, allowed is {allowed}")]
     Property {
-        /// The plugin's name for itself.
+        /// Name that the plugin reports.
         name: String,
         /// The device's name or number.
         device: String,
@@ -51,11 +51,11 @@ pub enum HostError {
     /// The plugin has no such device.
     #[error("plugin {name} has no device {device:?}; it has {has}")]
     NoSuchDevice {
-        /// The plugin's name for itself.
+        /// Name that the plugin reports.
         name: String,
-        /// What was asked for: a name or a number.
+        /// Requested name or number.
         device: String,
-        /// What there is.
+        /// Devices that the plugin has.
         has: String,
     },
     /// A device was requested twice, perhaps by its name and its number.

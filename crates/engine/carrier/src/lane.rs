@@ -43,9 +43,9 @@ pub struct Piece {
 /// CRC-32C that a received message in host memory must have. A mismatch breaks the lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// Of what comes before the message.
+    /// CRC of the data before the message.
     pub begun: u32,
-    /// Of that and the message.
+    /// CRC of that data and the message.
     pub want: u32,
 }
 

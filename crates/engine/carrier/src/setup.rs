@@ -21,7 +21,7 @@ use crate::way::Way;
 
 /// Callbacks of a requested connection.
 pub(crate) struct Told {
-    /// Whether that is to be told yet.
+    /// True while the connection is still wanted.
     pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
     pub(crate) came: Box<dyn FnOnce(Result<Lane, String>) + Send>,
 }

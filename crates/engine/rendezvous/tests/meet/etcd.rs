@@ -184,7 +184,7 @@ fn a_member_whose_name_another_has_taken_says_so_once_and_returns_after_it() {
     assert_eq!(joined(&group), third.instance().to_string());
     let told = "name `robbed` of the group `g` is taken by the engine";
     wait_for_log(told);
-    // It still receives changes for longer than one retry interval.
+    // The member still receives changes for longer than one retry interval.
     let late = engine(&place);
     let last = enter(&late, "c");
     theirs.wait_for(3, DEADLINE).expect("it hears of the others");
