@@ -2,7 +2,7 @@
 //!
 //! * [`Host`]: a plugin loaded by this process, with its [`HostedDevice`]s.
 //! * [`Lane`]: one direction of a plugin connection. It carries messages in order. Each has a
-//! [`Ticket`](polyrail_gpu::Ticket) that is done when its bytes are in place, or have left.
+//!   [`Ticket`](polyrail_gpu::Ticket) that is done when its bytes are in place, or have left.
 //!
 //! The plugin interface can only be polled: a lane makes progress when [`Lane::poll`] is called. Slow calls run on
 //! threads of the host: one listens, one connects, one closes.

@@ -1,5 +1,5 @@
-//! Which process has a name, on the kernel's word: a socket in the abstract namespace that the process
-//! listens on. The kernel remembers which process called `listen`, and says so to those that connect.
+//! Identification of processes by the kernel: a process listens on a socket in the abstract namespace. The kernel
+//! records which process called `listen` and reports it to those that connect.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -14,25 +14,24 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::process::user;
 
-/// Connections that may wait for the bearer; `net.core.somaxconn` may be less.
+/// Backlog of connections. `net.core.somaxconn` may be lower.
 const BACKLOG: i32 = 4096;
 
-/// A name that this process has as long as this value lives. Every process of the network namespace
-/// can see the name, and find out which process has it; nothing is ever read from them.
+/// Name held by this process while this value lives. Every process of the network namespace can see the name and find
+/// out which process holds it. No data is ever read from them.
 #[derive(Debug)]
 pub struct Badge(OwnedFd);
 
-/// Another process of this machine and of this user, or this one, on the kernel's word.
-/// [`Self::with_name`] alone makes one. Whatever reaches into a process needs one, so a number that a peer
-/// has named is never enough.
+/// Another process of this machine and of this user, or this one, as identified by the kernel. Only [`Self::with_name`]
+/// makes one. Every access to a process needs one, so a process number sent by a peer is never enough.
 #[derive(Debug)]
 pub struct ProvenProcess {
     pub(crate) number: Pid,
-    /// The process itself: no later process of the same number has it.
+    /// Descriptor of the process itself. A later process with the same number does not match it.
     handle: OwnedFd,
 }
 
-/// Why the kernel's word on a process can't be had.
+/// Reason why the kernel can't identify a process.
 #[derive(Debug, thiserror::Error)]
 pub enum Unproven {
     /// No process of this network namespace has the name.
@@ -41,19 +40,19 @@ pub enum Unproven {
     /// This process doesn't see the PID namespace of the other one.
     #[error("the processes are in different PID namespaces (containers)")]
     OtherNamespace,
-    /// Processes of different users keep out of each other's memory.
+    /// The processes have different users, which can't access each other's memory.
     #[error("the processes are of different users ({own} and {theirs})")]
     OtherUser {
         /// The user of this process.
         own: u32,
-        /// The user of the process that has the name, when it took it.
+        /// User of the process that has the name, when it took it.
         theirs: u32,
     },
     /// The process that took the name has ended.
     #[error("the other process has ended")]
     Ended,
-    /// As many have looked as the kernel keeps, and its bearer has not forgotten them yet; or it has forgotten this process
-    /// in the middle of its look. Look again.
+    /// The backlog of the name's holder is full and the holder has not accepted the connections yet, or it has dropped
+    /// this process's connection during the check. Try again.
     #[error("too many processes look at the other one")]
     Crowded,
     /// A system call failed.
@@ -62,7 +61,7 @@ pub enum Unproven {
 }
 
 impl Badge {
-    /// Takes a name, which must not be taken.
+    /// Takes a name. Fails if it is taken.
     pub fn take(name: &str) -> io::Result<Self> {
         let socket = socket()?;
         bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -70,9 +69,10 @@ impl Badge {
         Ok(Self(socket))
     }
 
-    /// Forgets who has looked, so that others can. Never blocks. The badge is readable when somebody looks.
+    /// Accepts and drops all pending connections, which makes room for others. Never blocks. The badge is readable when
+    /// connections are pending.
     pub fn make_room(&self) {
-        // Bounded: others may go on looking meanwhile.
+        // Bounded, because new connections may keep coming.
         for _ in 0..=BACKLOG {
             if accept(&self.0).is_err() {
                 return;
@@ -88,10 +88,10 @@ impl AsFd for Badge {
 }
 
 impl ProvenProcess {
-    /// The process that has the name, in this network namespace. Never blocks.
+    /// Identifies the process that holds the name, in this network namespace. Never blocks.
     ///
-    /// A process that took the name and has ended may have left it to a child. Before Linux 6.5 the kernel
-    /// still tells its number then, which may be another process's by now. From 6.5 on that is an error.
+    /// A process that took the name and has ended may have left the socket to a child. Before Linux 6.5 the kernel then
+    /// still reports its number, which may belong to another process by now. From 6.5 on that is an error.
     pub fn with_name(name: &str) -> Result<Self, Unproven> {
         let connection = socket()?;
         let address =
@@ -112,8 +112,8 @@ impl ProvenProcess {
             Ok(Some(handle)) => handle,
             Ok(None) => {
                 let handle = pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?;
-                // As long as the connection waits, the process has the name, and nobody else its number. Whoever has been
-                // forgotten meanwhile looks again.
+                // While the connection is pending, the holder lives and no other process has its number. If the
+                // connection was dropped meanwhile, try again.
                 if has_happened(&connection, PollFlags::empty()) {
                     return Err(Unproven::Crowded);
                 }
@@ -131,29 +131,29 @@ impl ProvenProcess {
         }
     }
 
-    /// Its number, as this process sees it. It is its own until [`Self::has_ended`].
+    /// Process number, as this process sees it. No other process has it until [`Self::has_ended`].
     pub fn number(&self) -> u32 {
         self.number.as_raw_pid().unsigned_abs()
     }
 
-    /// Whether it has ended: until then its number is no other process's.
+    /// True if the process has ended. Until then no other process has its number.
     pub fn has_ended(&self) -> bool {
         has_happened(&self.handle, PollFlags::IN)
     }
 
-    /// A copy of one of its file descriptors. The kernel allows that to those who may trace the process: the
-    /// same user where `ptrace_scope` is 0, or one with `CAP_SYS_PTRACE`.
+    /// Duplicates one of the process's file descriptors. The kernel allows that to processes that may trace it: those
+    /// of the same user where `ptrace_scope` is 0, and those with `CAP_SYS_PTRACE`.
     pub fn descriptor(&self, number: u32) -> io::Result<OwnedFd> {
         let number = i32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
         Ok(pidfd_getfd(&self.handle, number, PidfdGetfdFlags::empty())?)
     }
 
-    /// Where `/proc` shows one of its file descriptors. Look at [`Self::has_ended`] once it is open.
+    /// Path of one of the process's file descriptors in `/proc`. Check [`Self::has_ended`] after opening it.
     pub(crate) fn path_of_descriptor(&self, number: u32) -> String {
         format!("/proc/{}/fd/{number}", self.number())
     }
 
-    /// A process of this test, which needs no name.
+    /// A process of this test, without a name.
     #[cfg(test)]
     pub(crate) fn assumed(number: u32) -> Self {
         let number = Pid::from_raw(number.cast_signed()).unwrap();
@@ -161,7 +161,7 @@ impl ProvenProcess {
     }
 }
 
-/// Whether any of these has happened, or the end of all.
+/// True if any of these events, or a hang-up, has happened.
 fn has_happened(descriptor: &OwnedFd, what: PollFlags) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(descriptor, what)], Some(&now)) != Ok(0)
@@ -172,7 +172,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// The process that called `listen`, as a descriptor that no later process of its number has.
+/// Descriptor of the process that called `listen`. A later process with its number does not match it.
 fn handle(connection: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut found: RawFd = -1;
     let mut len = size_of::<RawFd>() as libc::socklen_t;
@@ -190,17 +190,17 @@ fn handle(connection: &OwnedFd) -> io::Result<Option<OwnedFd>> {
         let error = io::Error::last_os_error();
         return match Errno::from_io_error(&error) {
             Some(Errno::NOPROTOOPT) => Ok(None),
-            // How kernels say that it has ended.
+            // Errors of different kernels for a process that has ended.
             Some(Errno::INVAL | Errno::SRCH) => Err(Errno::SRCH.into()),
             _ => Err(error),
         };
     }
-    // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+    // SAFETY: the kernel has just made it for this process, and no other code knows it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(found) }))
 }
 
-/// Who is at the other end of a Unix connection, as this process sees them: the process, `None` in a PID
-/// namespace that this one doesn't see, and its user when it called `listen` or `connect`.
+/// Credentials of the other end of a Unix connection, as seen by this process: its process number, `None` in a PID
+/// namespace that this process doesn't see, and its user when it called `listen` or `connect`.
 pub fn peer_credentials(connection: impl AsFd) -> io::Result<(Option<u32>, u32)> {
     let connection = connection.as_fd();
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
@@ -219,7 +219,7 @@ pub fn peer_credentials(connection: impl AsFd) -> io::Result<(Option<u32>, u32)>
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // 0 is nobody's: the process is in a namespace that this one doesn't see.
+    // 0 means that the process is in a namespace that this one doesn't see.
     Ok((u32::try_from(found.pid).ok().filter(|number| *number > 0), found.uid))
 }
 
@@ -243,11 +243,11 @@ mod tests {
         assert_eq!(proven.number(), std::process::id());
         assert!(!proven.has_ended());
         drop(badge);
-        // A process that another test has just forked has the socket, too, until it becomes a program.
+        // A process that another test has just forked still has the socket until it calls exec.
         let deadline = Instant::now() + Duration::from_secs(10);
         while !matches!(of_name(), Err(Unproven::NotHere)) {
             assert!(Instant::now() < deadline, "a process still has it");
-            // It looks again: no event says so.
+            // No event reports the close, so poll.
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(!proven.has_ended(), "the proof outlives the name");
@@ -261,7 +261,7 @@ mod tests {
         command.stdin(Stdio::piped());
         let leave = move || {
             let badge = Badge::take(&taken)?;
-            // SAFETY: it has one argument, and changes a flag of an open descriptor.
+            // SAFETY: the call has one argument, and changes a flag of an open descriptor.
             if unsafe { libc::fcntl(badge.0.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -271,15 +271,15 @@ mod tests {
             match unsafe { libc::fork() } {
                 -1 => Err(io::Error::last_os_error()),
                 0 => Ok(()),
-                // SAFETY: it ends the process and runs nothing.
+                // SAFETY: the call ends the process and runs nothing.
                 _ => unsafe { libc::_exit(0) },
             }
         };
-        // SAFETY: no other thread of this process can hold a lock that `take` needs: it only calls
-        // the system, and formats nothing.
+        // SAFETY: no other thread of this process can hold a lock that `take` needs: it only makes system calls, and
+        // formats nothing.
         unsafe { command.pre_exec(leave) };
         let mut child = command.spawn().unwrap();
-        // To wait would end it.
+        // Waiting would close its standard input, which ends it.
         let stdin = child.stdin.take();
         child.wait().unwrap();
         let own = format!("polyrail-test-own-{}", std::process::id());
@@ -316,7 +316,7 @@ mod tests {
                         found => break found,
                     }
                 };
-                // Whatever it says, the thread ends.
+                // Whatever the result, the other thread must end.
                 if found.is_err() {
                     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -331,7 +331,7 @@ mod tests {
         let name = format!("polyrail-test-again-{}", std::process::id());
         let badge = Badge::take(&name).unwrap();
         for _ in 0..5 {
-            // Looking never blocks: when there is no room, that is an error.
+            // Checking never blocks: a full backlog is an error.
             let full = loop {
                 if let Err(error) = ProvenProcess::with_name(&name) {
                     break error;

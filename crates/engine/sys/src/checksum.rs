@@ -1,8 +1,8 @@
-//! CRC-32C (Castagnoli, RFC 3720 appendix B.4) of bytes that come in pieces.
+//! CRC-32C (Castagnoli, RFC 3720 appendix B.4) of data in several pieces.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The checksum of what had the checksum `crc` and is followed by `bytes`. Nothing has 0.
+/// Continues the checksum `crc` with `bytes`. The checksum of no bytes is 0.
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     // The state is the complement of the checksum; the algorithm has 32 bits.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));

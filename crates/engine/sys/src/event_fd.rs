@@ -6,29 +6,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::time::Timespec;
 
-/// Readable from [`Self::set`] to [`Self::clear`]. Never blocks; any thread may call.
+/// Descriptor that is readable from [`Self::set`] to [`Self::clear`]. Never blocks, and may be used from any thread.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// One that is not readable.
+    /// Creates one that is not readable.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub fn set(&self) {
-        // Fails only when the counter is full, and then it is readable already.
+        // Fails only if the counter is full, and then the descriptor is already readable.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it not readable.
+    /// Makes the descriptor not readable.
     pub fn clear(&self) {
-        // Only resets the counter; if it was reset already there is nothing to do.
+        // Resets the counter. Fails if it is already 0, which is fine.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
-    /// Whether it is readable.
+    /// True if the descriptor is readable.
     pub fn is_set(&self) -> bool {
         let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
         matches!(rustix::event::poll(&mut ready, Some(&Timespec::default())), Ok(1))

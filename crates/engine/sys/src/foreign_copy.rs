@@ -1,4 +1,4 @@
-//! Copies between this process and another one, by the kernel: `process_vm_readv` and `process_vm_writev`.
+//! Copies between this process and another one by the kernel: `process_vm_readv` and `process_vm_writev`.
 
 use std::io;
 use std::marker::PhantomData;
@@ -10,16 +10,16 @@ use crate::guard_page::SCRATCH_OFFSET;
 use crate::memory::{Memory, OutOfRange};
 use crate::threads::monotonic_ns;
 
-/// Pieces that one call copies.
+/// Maximum pieces of one call.
 const PIECES: usize = 64;
-/// What one call takes: the pieces, and the guard before and after them.
+/// Entries of one call: the pieces, and the guard before and after them.
 const PLACES: usize = WORDS + PIECES + WORDS;
 
-/// How old the look may be that says which program it is when a write begins. Far less than a process is stopped
-/// for, and far more than the look takes.
+/// Maximum age of the guard check when a write begins. Far shorter than a process is usually stopped, and far longer
+/// than the check takes.
 const FRESH_NS: u64 = 20_000_000;
 
-/// Which way bytes are copied.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the other process to this one.
@@ -28,33 +28,33 @@ pub enum Direction {
     ToOther,
 }
 
-/// Pieces that one system call copies, between this process and memory of another one.
+/// Pieces copied by one system call between this process and memory of another one.
 pub struct ForeignCopy<'a> {
     direction: Direction,
     memory: &'a ForeignMemory,
-    /// The pieces, behind room for the guard.
+    /// Pieces, with room for the guard in front.
     local: [libc::iovec; PLACES],
     foreign: [libc::iovec; PLACES],
     count: usize,
     bytes: u64,
-    /// The local memory.
+    /// Borrow of the local memory.
     borrowed: PhantomData<&'a Memory>,
 }
 
 impl<'a> ForeignCopy<'a> {
-    /// No pieces yet.
+    /// Creates a copy without pieces.
     pub fn new(direction: Direction, memory: &'a ForeignMemory) -> Self {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (local, foreign) = ([none; PLACES], [none; PLACES]);
         Self { direction, memory, local, foreign, count: 0, bytes: 0, borrowed: PhantomData }
     }
 
-    /// Whether there is room for one more piece of that memory.
+    /// True if there is room for one more piece of that memory.
     pub fn takes(&self, memory: &ForeignMemory) -> bool {
         self.count < PIECES && std::ptr::eq(self.memory, memory)
     }
 
-    /// Adds a piece, if there is room.
+    /// Adds a piece. Fails if there is no room.
     pub fn push(
         &mut self,
         (local, local_offset): (&'a Memory, u64),
@@ -67,7 +67,7 @@ impl<'a> ForeignCopy<'a> {
             return Err(OutOfRange { offset: PIECES as u64, len: 1, size: PIECES as u64 });
         }
         let index = WORDS + self.count;
-        // Both ranges were checked, so their length fits.
+        // Both ranges were checked, so the length fits in `usize`.
         self.local[index] = libc::iovec { iov_base: here.cast(), iov_len: len as usize };
         self.foreign[index] = piece_at(there, len as usize);
         self.count += 1;
@@ -77,15 +77,15 @@ impl<'a> ForeignCopy<'a> {
 
     /// Copies all pieces, if the other memory may be used.
     ///
-    /// An error leaves some of the pieces copied, to this process's memory also ones that count for nothing.
-    /// `ESTALE`: the memory may not be used any more; `ESRCH`: the process has ended; `EFAULT`: it has no such
-    /// memory; `EPERM`: this process may not.
+    /// After an error some pieces are copied. In this process's memory they may be bytes that were no longer valid.
+    /// `ESTALE`: the memory may not be used any more; `ESRCH`: the process has ended; `EFAULT`: the process has no such
+    /// memory; `EPERM`: this process lacks the permission.
     pub fn run(self) -> io::Result<()> {
         match self.direction {
             Direction::FromOther => self.read(),
             Direction::ToOther => {
-                // The process may have become another program, whose pages have no such words. A system call is where a
-                // process stops that is told to; the clock takes none.
+                // The process may have exec'ed another program, whose pages have no such words. Stopped processes stop
+                // at system calls; reading the clock makes none, so a small difference means no stop.
                 loop {
                     let before = monotonic_ns();
                     self.memory.check()?;
@@ -97,7 +97,7 @@ impl<'a> ForeignCopy<'a> {
         }
     }
 
-    /// Reads the words, the pieces, and the words once more.
+    /// Reads the words, the pieces, and the words again.
     fn read(mut self) -> io::Result<()> {
         let mut found = [[0_u64; WORDS]; 2];
         let [before, after] = &mut found;
@@ -108,9 +108,9 @@ impl<'a> ForeignCopy<'a> {
         found.into_iter().try_for_each(|words| self.memory.found(words))
     }
 
-    /// Writes to the guard's pages, to the pieces, and to the pages once more. The kernel keeps to this order and
-    /// stops at a page that is closed. So nothing is written behind a page that was closed before the call, and a
-    /// page that was closed during the call is told. That this process was stopped before the call makes no difference.
+    /// Writes to the guard's pages, to the pieces, and to the pages again. The kernel keeps this order and stops at a
+    /// closed page. So nothing is written after a page that was closed before the call, and a page closed during the
+    /// call is reported. A stop of this process before the call makes no difference.
     fn write(mut self) -> io::Result<()> {
         let mut scratch = 0_u8;
         let byte = libc::iovec { iov_base: (&raw mut scratch).cast(), iov_len: 1 };
@@ -118,7 +118,7 @@ impl<'a> ForeignCopy<'a> {
         self.call(libc::process_vm_writev, 1)
     }
 
-    /// Puts the guard before and after the pieces, so far behind its words.
+    /// Puts the guard before and after the pieces, at this offset from its words.
     fn put_guard(&mut self, local: [[libc::iovec; WORDS]; 2], offset: u64) {
         let end = WORDS + self.count;
         for (begin, local) in [0, end].into_iter().zip(local) {
@@ -129,7 +129,7 @@ impl<'a> ForeignCopy<'a> {
         }
     }
 
-    /// `guard`: bytes of each of its pieces.
+    /// `guard` is the number of bytes in each guard piece.
     fn call(&self, call: Call, guard: usize) -> io::Result<()> {
         let number = self.memory.process().number.as_raw_pid();
         let count = (WORDS + self.count + WORDS) as libc::c_ulong;
@@ -140,7 +140,7 @@ impl<'a> ForeignCopy<'a> {
             unsafe { call(number, self.local.as_ptr(), count, self.foreign.as_ptr(), count, 0) };
         match u64::try_from(copied) {
             Ok(copied) if copied == self.bytes + (2 * WORDS * guard) as u64 => return Ok(()),
-            // It stops at the first page that is not there.
+            // The kernel stops at the first page that is not mapped.
             Ok(_) => {}
             Err(_) => {
                 let error = io::Error::last_os_error();
@@ -176,8 +176,8 @@ mod tests {
     const OWNER: &str = "POLYRAIL_TEST_OWNER";
     const BYTES: usize = 64;
 
-    /// A process of its own that has memory and its guard: tells their places, closes the page whose number it is
-    /// told, and says what its memory holds.
+    /// A separate process that has memory and its guard. It prints their addresses, closes the pages whose numbers it
+    /// reads, and prints the content of its memory.
     #[test]
     #[ignore = "another test starts it in a process of its own"]
     fn owner() {
@@ -221,7 +221,7 @@ mod tests {
             Self { child, output, memory }
         }
 
-        /// Has it do that, and says what its first byte is.
+        /// Sends an order and returns the first byte of the owner's memory.
         fn ask(&mut self, order: &str) -> u64 {
             writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
             said(&mut self.output)[0]
@@ -244,7 +244,7 @@ mod tests {
         panic!("it has ended")
     }
 
-    /// What a process that was stopped between its look and the system call does once it goes on.
+    /// Replays a process that is stopped between its check and the system call, and then continues.
     #[test]
     fn no_byte_lands_in_memory_whose_page_was_closed_after_the_look() {
         for closed in 0..WORDS {

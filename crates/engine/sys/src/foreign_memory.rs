@@ -1,7 +1,7 @@
 //! Memory of another process of this machine, which the kernel copies: [`ForeignCopy`](crate::ForeignCopy).
 //!
-//! The kernel allows that to whoever may trace the process: the same user, where neither
-//! `ptrace_scope`, a seccomp filter, nor `PR_SET_DUMPABLE` forbids it; or one with `CAP_SYS_PTRACE`.
+//! The kernel allows that to processes that may trace the other one: those of the same user, if neither `ptrace_scope`,
+//! a seccomp filter, nor `PR_SET_DUMPABLE` forbids it; and those with `CAP_SYS_PTRACE`.
 
 use std::io;
 use std::sync::Arc;
@@ -11,18 +11,17 @@ use rustix::io::Errno;
 use crate::badge::ProvenProcess;
 use crate::memory::OutOfRange;
 
-/// Words of a guard.
+/// Number of words in a guard.
 pub(crate) const WORDS: usize = 2;
 pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 
-/// Two words in another process that have these values as long as memory of it may be used. Each begins a
-/// [`GuardPage`](crate::GuardPage). Their owner draws them at random, and closes the page before it uses the memory
-/// for something else.
+/// Two words in another process that have these values as long as its memory may be used. Each begins a
+/// [`GuardPage`](crate::GuardPage). Their owner draws them at random, and closes the page before it reuses the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
-    /// Where they are in that process.
+    /// Addresses of the words in that process.
     pub places: [u64; WORDS],
-    /// What they hold.
+    /// Expected values of the words.
     pub values: [u64; WORDS],
 }
 
@@ -36,8 +35,8 @@ pub struct ForeignMemory {
 }
 
 impl ProvenProcess {
-    /// `len` bytes of it from this address on, as it has told. This process is refused: a copy to an address
-    /// that a peer has told must not change what this program's own references point to.
+    /// Memory of `len` bytes from the address `base` on, as announced by the process. Refuses this process itself: a
+    /// copy to an address from a peer must not change memory that this program has references to.
     pub fn memory(
         self: &Arc<Self>,
         base: u64,
@@ -73,7 +72,7 @@ impl ProvenProcess {
     }
 }
 
-/// Bytes in another process.
+/// An iovec for bytes in another process.
 pub(crate) fn piece_at(address: u64, len: usize) -> libc::iovec {
     libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: len }
 }
@@ -84,23 +83,23 @@ impl ForeignMemory {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// True if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whose they are.
+    /// Process that owns the memory.
     pub(crate) fn process(&self) -> &ProvenProcess {
         &self.process
     }
 
-    /// Whether they may be used now: `ESTALE` if not. What the other process is, too, is certain
-    /// then: nobody else holds these words there.
+    /// Checks that the memory may be used now: `ESTALE` if not. Success also proves that it is still the same process,
+    /// because no other process has these words there.
     pub fn check(&self) -> io::Result<()> {
         self.found(self.process.words(self.guard.places)?)
     }
 
-    /// Whether these words, found in its guard, say that it may be used.
+    /// Compares words read from the guard with the expected ones.
     pub(crate) fn found(&self, words: [u64; WORDS]) -> io::Result<()> {
         if words == self.guard.values { Ok(()) } else { Err(Errno::STALE.into()) }
     }
@@ -113,14 +112,14 @@ impl ForeignMemory {
     }
 }
 
-/// Whether the kernel lets this process copy between processes at all: it tries with itself, which
+/// Checks that the kernel lets this process copy between processes at all. Tries it with this process itself, which
 /// only a seccomp filter forbids.
 pub fn may_copy_between_processes() -> io::Result<()> {
     let (mut here, mut there) = ([7_u8; 8], [0_u8; 8]);
     let local = libc::iovec { iov_base: here.as_mut_ptr().cast(), iov_len: here.len() };
     let foreign = libc::iovec { iov_base: there.as_mut_ptr().cast(), iov_len: there.len() };
     let own = std::process::id().cast_signed();
-    // A filter may forbid one of them.
+    // A filter may forbid one of the two calls.
     for call in [libc::process_vm_readv, libc::process_vm_writev] {
         // SAFETY: both pieces are arrays that live here, to which nothing refers during the call.
         let copied = unsafe { call(own, &raw const local, 1, &raw const foreign, 1, 0) };
@@ -145,7 +144,7 @@ mod tests {
         (child, process)
     }
 
-    /// Has the kernel refuse the system call to this thread for good.
+    /// Makes the kernel refuse the system call to this thread, for good.
     fn forbid(call: libc::c_long) {
         const LOAD_NUMBER: u16 = 0x20;
         const JUMP_IF_EQUAL: u16 = 0x15;
@@ -192,13 +191,13 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// Where the child's program begins, once it has begun.
+    /// Address of the child's program, after exec.
     fn program(process: &ProvenProcess) -> u64 {
         let began = Instant::now();
         loop {
             assert!(began.elapsed() < Duration::from_secs(30), "it does not begin");
             let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number())).unwrap();
-            // Before, it is a copy of this program.
+            // Before exec, it is a copy of this program.
             let first = maps.lines().next().filter(|line| {
                 line.contains("cat") || line.contains("busybox") || line.contains("coreutils")
             });
@@ -213,14 +212,14 @@ mod tests {
     fn bytes_of_a_child_are_copied_while_its_words_are_what_they_should_be() {
         let (mut child, other) = child();
         let begin = program(&other);
-        // The first bytes of every program are known well enough to be read first.
+        // The first bytes of every ELF program are known.
         let places = [begin, begin + 8];
         let values = other.words(places).unwrap();
         assert_eq!(values[0].to_le_bytes()[..4], *b"\x7fELF");
         let good = other.memory(begin, 64, Guard { places, values }).unwrap();
         let local = Memory::from(vec![0; 4]);
         let mut copy = ForeignCopy::new(Direction::FromOther, &good);
-        // In two pieces that come in another order.
+        // Two pieces in a different order.
         copy.push((&local, 2), 2, 2).unwrap();
         copy.push((&local, 0), 0, 2).unwrap();
         assert!(copy.push((&local, 3), 0, 2).is_err(), "beyond the local memory");
@@ -238,7 +237,7 @@ mod tests {
         let others = Guard { places, values: [values[0], values[1] ^ 1] };
         let revoked = other.memory(begin, 64, others).unwrap();
         assert_eq!(code(&revoked), Errno::STALE.raw_os_error());
-        // Nothing is mapped there.
+        // This address is not mapped.
         let nothing = other.memory(8, 64, Guard { places, values }).unwrap();
         assert_eq!(code(&nothing), Errno::FAULT.raw_os_error());
         assert!(other.memory(u64::MAX, 2, others).is_err());

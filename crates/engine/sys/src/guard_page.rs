@@ -1,5 +1,5 @@
-//! Pages that other processes write to before they write to memory of this one, in the same system call: the
-//! kernel stops them at a page that is closed.
+//! Pages that other processes write to before they write to memory of this one, in the same system call: the kernel
+//! stops at a closed page.
 
 use std::io;
 use std::ptr::NonNull;
@@ -11,19 +11,19 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use crate::memory::page_bytes;
 use crate::per_process::PerProcess;
 
-/// Pages that one mapping brings.
+/// Pages per mapping.
 const AT_ONCE: usize = 16;
-/// How far behind the word the byte stands that others write to.
+/// Offset from the word to the byte that other processes write to.
 pub(crate) const SCRATCH_OFFSET: u64 = 8;
 
-/// Open pages that no other process knows of.
+/// Open pages that no other process knows.
 static UNKNOWN: PerProcess<Mutex<Vec<Page>>> = PerProcess::new();
 
-/// A page that begins with a word which others read, and a byte which they write to, before and after they copy
-/// from and to memory of this process. Once it is closed the word is gone, and the kernel writes nothing there.
+/// A page that begins with a word that other processes read, and a byte that they write, before and after they copy
+/// from and to memory of this process. Closing the page clears the word, and makes the kernel refuse writes.
 ///
-/// A process that was stopped may come back to the page at any later time. So the page's address is used for
-/// nothing else, unless [`GuardPage::allow_reuse`] was called. That costs address space, and no memory.
+/// A process that was stopped may access the page at any later time. So its address is not reused, unless
+/// [`GuardPage::allow_reuse`] was called. That costs address space, and no memory.
 #[derive(Debug)]
 pub struct GuardPage {
     page: Page,
@@ -31,7 +31,7 @@ pub struct GuardPage {
     may_be_reused: AtomicBool,
 }
 
-/// Belongs to this module for good: it is never unmapped.
+/// Page owned by this module forever: it is never unmapped.
 #[derive(Debug)]
 struct Page(NonNull<AtomicU64>);
 
@@ -41,41 +41,42 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl GuardPage {
-    /// An open page with this word.
+    /// Creates an open page with this word.
     pub fn new(word: u64) -> io::Result<Self> {
         let page = Page::take()?;
         page.word().store(word, Ordering::Release);
         Ok(Self { page, is_closed: AtomicBool::default(), may_be_reused: AtomicBool::default() })
     }
 
-    /// The address of its word.
+    /// Address of the word.
     pub fn place(&self) -> u64 {
         self.page.0.as_ptr().addr() as u64
     }
 
-    /// From now on nobody's look finds the word, and nobody's write begins. One that has begun may still go on for
-    /// as long as the kernel takes for it.
+    /// Closes the page: from now on no check finds the word, and no write begins. A write that has begun may continue
+    /// for as long as the kernel needs.
     ///
-    /// An error, mostly as the process has `vm.max_map_count` mappings, leaves the word cleared and the page open.
+    /// After an error, mostly because the process has `vm.max_map_count` mappings, the word is cleared and the page
+    /// stays open.
     pub fn close(&self) -> io::Result<()> {
         if self.is_closed.swap(true, Ordering::AcqRel) {
-            // A closed page can't be stored to.
+            // Storing to a closed page would fault.
             return Ok(());
         }
         self.page.word().store(0, Ordering::SeqCst);
         if let Err(error) = self.page.set_access(MprotectFlags::READ) {
-            // Its end tries again.
+            // Dropping the page tries again.
             self.is_closed.store(false, Ordering::Release);
             return Err(error);
         }
-        // SAFETY: it is the page's own memory, which nothing refers to; it reads as zero afterwards. Only a hint:
-        // the memory may be locked.
+        // SAFETY: the page's own memory, to which there are no references; it reads as zero afterwards. The call is
+        // only a hint: the memory may be locked.
         let _ =
             unsafe { madvise(self.page.0.as_ptr().cast(), page_bytes(), Advice::LinuxDontNeed) };
         Ok(())
     }
 
-    /// No other process comes back to the page, however late, so it may become another one.
+    /// Allows the page's address to be reused, as no other process will access it again.
     pub fn allow_reuse(&self) {
         self.may_be_reused.store(true, Ordering::Release);
     }
@@ -84,7 +85,7 @@ impl GuardPage {
 impl Drop for GuardPage {
     fn drop(&mut self) {
         if !*self.may_be_reused.get_mut() {
-            // The word is cleared in any case.
+            // On failure the word is still cleared.
             let _ = self.close();
         } else if self.page.set_access(MprotectFlags::READ | MprotectFlags::WRITE).is_ok() {
             unknown().push(Page(self.page.0));

@@ -1,4 +1,4 @@
-//! Network interfaces, as far as rails are concerned.
+//! Network interfaces, as needed for rails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,32 +15,32 @@ use crate::tcp::may_use;
 
 mod kind;
 
-/// Flags of addresses, which `libc` has for other systems only.
+/// Address flags that `libc` defines for other systems only.
 const IFA_F_TEMPORARY: u32 = 0x01;
 const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_DEPRECATED: u32 = 0x20;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
-/// The addresses of all interfaces that peers can reach, ordered by interface number, then as the system lists them.
+/// Addresses of all interfaces that peers can reach, ordered by interface number, then in the system's order.
 ///
 /// # Errors
-/// The kernel lists no interfaces.
+/// The kernel does not list the interfaces.
 pub fn list() -> io::Result<Vec<Interface>> {
     let mut all = survey()?;
     all.retain(Interface::is_usable);
     Ok(all)
 }
 
-/// All addresses of all interfaces, in the order of [`list`]. An interface without an address is there once.
+/// All addresses of all interfaces, in the order of [`list`]. An interface without an address appears once.
 ///
 /// # Errors
-/// The kernel lists no interfaces.
+/// The kernel does not list the interfaces.
 pub fn survey() -> io::Result<Vec<Interface>> {
     let mut socket = Socket::open(Protocol::Route)?;
     let links = Link::all(&mut socket).map_err(failed)?;
     let addresses = LinkAddress::all(&mut socket).map_err(failed)?;
-    // Kernels before 5.14 leave the devices to sysfs.
+    // Kernels before 5.14 report parent devices in sysfs only.
     let is_told = links.iter().any(|link| link.parent_device.is_some());
     let has_device = |link: &Link| match is_told {
         true => link.parent_device.is_some(),
@@ -49,15 +49,15 @@ pub fn survey() -> io::Result<Vec<Interface>> {
     let mut all = describe(&links, &addresses, has_device);
     let is_way_out =
         |one: &Interface| one.up && one.is_usable() && matches!(one.kind, Kind::Nic | Kind::Bond);
-    // A table may have a million routes.
+    // Read routes only if needed, as a table may have a million.
     if !all.iter().any(is_way_out) || all.iter().any(|one| one.kind == Kind::OpenVswitch) {
-        // Where routes can't be listed, interfaces count as if they had none.
+        // If routes can't be listed, interfaces count as having none.
         let routed = RoutedLinks::all(&mut socket).unwrap_or_default();
         for one in &mut all {
             let has = |links: &BTreeSet<u32>| links.contains(&one.index);
             one.routes = match has(&routed.default) {
                 true => Routes::Default,
-                // Without an address nothing leaves by a gateway there: such a route is left over.
+                // Without an address no packet leaves through a gateway there: such a route is left over.
                 false if has(if one.is_usable() { &routed.any } else { &routed.direct }) => {
                     Routes::Networks
                 }
@@ -68,10 +68,10 @@ pub fn survey() -> io::Result<Vec<Interface>> {
     Ok(all)
 }
 
-/// Speed of a link in Mbit/s, if its driver tells.
+/// Link speed in Mbit/s, if the driver reports it.
 pub fn speed_mbps(name: &str) -> Option<u32> {
     let told = fs::read_to_string(sysfs(name).join("speed")).ok()?;
-    // Negative or unreadable where the driver does not know.
+    // Negative or unreadable if the driver does not know the speed.
     told.trim().parse().ok().filter(|speed| *speed > 0)
 }
 
@@ -119,10 +119,10 @@ fn describe(
     all
 }
 
-/// The state of an address, on the kernel's word.
+/// State of an address as reported by the kernel.
 fn state_of(address: &LinkAddress) -> AddressState {
     let has = |flag: u32| address.flags & flag != 0;
-    // The number means "secondary" for IPv4.
+    // For IPv4 the same flag means "secondary".
     let is_temporary = address.address.is_ipv6() && has(IFA_F_TEMPORARY);
     match AddressState::of(address.address) {
         AddressState::Preferred if has(IFA_F_DADFAILED) => AddressState::Duplicate,
@@ -153,12 +153,12 @@ fn failed(error: Error) -> io::Error {
     }
 }
 
-/// An identity of this boot of this machine: the same in all its processes and containers. As
-/// text it has the kernel's form.
+/// Identity of this boot of this machine, the same in all its processes and containers. Displayed in the kernel's
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootId(pub u128);
 
-/// This boot's.
+/// Identity of the current boot.
 pub fn boot_id() -> io::Result<BootId> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -175,22 +175,22 @@ impl fmt::Display for BootId {
     }
 }
 
-/// The machine's name.
+/// Host name of the machine.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The congestion controls that the kernel has.
+/// Congestion controls of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CongestionControls {
-    /// Those that a socket of this process may use.
+    /// Congestion controls that sockets of this process may use.
     pub usable: Vec<String>,
-    /// Those that an administrator has not allowed to this user.
+    /// Congestion controls that an administrator has not allowed to this user.
     pub denied: Vec<String>,
 }
 
 impl CongestionControls {
-    /// Asks the kernel.
+    /// Reads the kernel's list.
     ///
     /// # Errors
     /// The kernel's list can't be read.
@@ -201,12 +201,12 @@ impl CongestionControls {
         Ok(Self { usable, denied })
     }
 
-    /// Whether only an administrator stands between this user and the control.
+    /// True if the kernel has the control and only an administrator's permission is missing.
     pub fn denies(&self, name: &str) -> bool {
         self.denied.iter().any(|denied| denied == name)
     }
 
-    /// The command by which an administrator allows it to all users.
+    /// Command by which an administrator allows the control to all users.
     pub fn allow(&self, name: &str) -> String {
         let usable = self.usable.join(" ");
         format!("sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{usable} {name}\"")
@@ -253,7 +253,7 @@ mod tests {
         };
         let addresses = [
             address("10.0.0.1", 0x80),
-            // Secondary, which has the number of "temporary".
+            // Secondary, which has the same number as "temporary".
             address("10.0.0.2", 0x81),
             address("fe80::1", 0x80),
             address("fd00::1", IFA_F_TENTATIVE),

@@ -1,20 +1,20 @@
-//! Every unsafe operating-system call of Polyrail, behind safe types. Linux only.
+//! All unsafe operating-system calls of Polyrail, behind safe types. Linux only.
 //!
-//! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
-//!   vectored I/O, never by reference.
+//! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, accessed by copies and vectored I/O, never
+//!   by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open; [`SharedWord`]: a word of them.
-//! * [`ForeignMemory`], [`ForeignCopy`]: memory of another process, which the kernel copies; [`GuardPage`]: what
-//!   ends that for good.
-//! * [`Badge`], [`ProvenProcess`]: which process has a name, on the kernel's word, as the memory and the descriptors
-//!   of another process need it; [`peer_credentials`]: which process is at the other end of a Unix connection.
+//! * [`ForeignMemory`], [`ForeignCopy`]: memory of another process, which the kernel copies; [`GuardPage`]: ends that
+//!   access for good.
+//! * [`Badge`], [`ProvenProcess`]: identification of processes by the kernel, required for access to another process's
+//!   memory and descriptors; [`peer_credentials`]: the process at the other end of a Unix connection.
 //! * [`first_denied`]: which memory of this process may be read and written.
-//! * [`PerProcess`]: what a forked copy of the process has anew.
+//! * [`PerProcess`]: values that a forked copy of the process creates again.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
-//! * [`crc32c`]: the checksum of bytes that come in pieces.
+//! * [`crc32c`]: checksum of data in several pieces.
 //! * [`without_write_signals`]: a write that fails instead of ending the process.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
-//! * [`files`]: files that another user may have made, and how they are opened.
-//! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
+//! * [`files`]: safe opening of files that another user may have made.
+//! * [`tcp`], [`interfaces`], [`threads`]: sockets, links and CPUs.
 
 #![warn(missing_docs)]
 

@@ -1,16 +1,16 @@
-//! Protection of this process's memory, as the kernel has it: which parts may be read and written.
+//! Protection of this process's memory as the kernel reports it: which parts may be read and written.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
-/// The first byte of a range that does not allow the access asked for.
+/// First byte of a range that does not allow the requested access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// Its address.
+    /// Address of the byte.
     pub at: usize,
-    /// What its mapping allows; `None` where nothing is mapped.
+    /// Protection of its mapping. `None` if the address is not mapped.
     pub protection: Option<Protection>,
 }
 
@@ -29,11 +29,11 @@ impl Protection {
     }
 }
 
-/// The first byte of `start..start + len` whose mapping does not allow `needs`. It asks once for each mapping, however
-/// large, and touches no page.
+/// Finds the first byte of `start..start + len` whose mapping does not allow `needs`. Makes one query per mapping,
+/// however large, and touches no page.
 ///
 /// # Errors
-/// The kernel does not say: `/proc` is hidden.
+/// The kernel does not report mappings: `/proc` is hidden.
 pub fn first_denied(start: usize, len: u64, needs: Protection) -> io::Result<Option<Denied>> {
     let end = (start as u64).saturating_add(len);
     let mut mappings = Mappings::open()?;
@@ -58,11 +58,11 @@ struct Mapping {
     protection: Protection,
 }
 
-/// `/proc/self/maps`.
+/// Reader of `/proc/self/maps`.
 enum Mappings {
-    /// The kernel finds a mapping (Linux 6.11 and later).
+    /// The kernel looks mappings up (Linux 6.11 and later).
     Asked(File),
-    /// All of them, in order.
+    /// List of all mappings, in order.
     Listed(Vec<Mapping>),
 }
 
@@ -84,7 +84,7 @@ impl Mappings {
         Ok(Self::Listed(text.lines().filter_map(line).collect()))
     }
 
-    /// The mapping that an address is in.
+    /// Mapping that contains an address.
     fn covering(&mut self, at: u64) -> io::Result<Option<Mapping>> {
         match self {
             Self::Asked(file) => match ask(file, at) {
@@ -100,7 +100,7 @@ impl Mappings {
     }
 }
 
-/// `7f0000000000-7f0000001000 rw-p 00000000 00:00 0 name`.
+/// Parses a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0 name`.
 fn line(text: &str) -> Option<Mapping> {
     let mut words = text.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -138,11 +138,11 @@ const PROCMAP_QUERY: u64 = (3 << 30) | ((size_of::<Query>() as u64) << 16) | (0x
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// The mapping that an address is in; `NotFound` if there is none.
+/// Asks the kernel for the mapping that contains an address. Fails with `NotFound` if there is none.
 fn ask(file: &File, at: u64) -> io::Result<Mapping> {
     let mut query = Query { size: size_of::<Query>() as u64, query_addr: at, ..Query::default() };
-    // SAFETY: the kernel reads and writes `size` bytes of the query, which lives through the call. Sizes of 0 for names
-    // say that it writes nowhere else.
+    // SAFETY: the kernel reads and writes `size` bytes of the query, which lives through the call. As the sizes for
+    // names are 0, it writes nowhere else.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -162,7 +162,7 @@ mod tests {
     const WRITE: Protection = Protection { read: false, write: true };
     const READ: Protection = Protection { read: true, write: false };
 
-    /// Pages of which the second can only be read and the fourth has no access.
+    /// Pages of which the second is read-only and the fourth has no access.
     fn patched() -> (usize, usize) {
         let page = page_bytes();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -199,7 +199,7 @@ mod tests {
             let asked = Mappings::open().unwrap().covering(start as u64).unwrap().unwrap();
             assert_eq!((first.protection, first.end), (asked.protection, asked.end));
         }
-        // The kernel maps nothing so low.
+        // The kernel maps nothing at such a low address.
         assert!(list().covering(16).unwrap().is_none());
         let missing = Denied { at: 16, protection: None };
         assert_eq!(first_denied(16, 8, READ).unwrap(), Some(missing));

@@ -1,11 +1,11 @@
-//! What each process has of its own, forked copies too.
+//! Values that each process has separately, including forked copies.
 
 use std::sync::OnceLock;
 
 use crate::process::Original;
 
-/// A value for this process. A forked copy begins with a new one: threads of the original, which it does not have, may
-/// have held locks of theirs in the moment of the fork, and nobody would ever release them in the copy.
+/// A value of this process. A forked copy creates its own: threads of the original, which the copy does not have, may
+/// have held locks in the value during the fork, and these locks would never be released in the copy.
 pub struct PerProcess<T: 'static> {
     of_original: OnceLock<Box<Value<T>>>,
 }
@@ -23,12 +23,12 @@ impl<T: Default> Default for Value<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// Nobody's yet.
+    /// Creates an empty cell.
     pub const fn new() -> Self {
         Self { of_original: OnceLock::new() }
     }
 
-    /// That of this process. The one of the original is never dropped in a copy.
+    /// Returns the value of this process. In a copy, the original's value is never dropped.
     pub fn get(&'static self) -> &'static T {
         let mut place = &self.of_original;
         loop {
@@ -63,7 +63,7 @@ mod tests {
         match unsafe { libc::fork() } {
             0 => {
                 let found = OWN.get().try_lock().map_or(1, |own| i32::from(*own != 0));
-                // SAFETY: it ends this process, which has nothing to put in order.
+                // SAFETY: the call ends this process, which needs no cleanup.
                 unsafe { libc::_exit(found) };
             }
             copy => {

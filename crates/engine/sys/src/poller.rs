@@ -9,28 +9,28 @@ use rustix::time::Timespec;
 
 use crate::EventFd;
 
-/// Token of the wake-up itself; no socket may use it.
+/// Token of the wake-up itself. Sockets can't use it.
 const WAKE: u64 = u64::MAX;
 
-/// Edge-triggered epoll and an eventfd. Waiting is for one thread at a time; [`Self::wake`] and
-/// registration may come from any.
+/// Edge-triggered epoll with an eventfd. One thread at a time may wait; [`Self::wake`] and registration may be called
+/// from any thread.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
     wake: EventFd,
 }
 
-/// What happened to a socket.
+/// Event of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollEvent {
-    /// The socket, by the token it was registered with.
+    /// Token that the socket was registered with.
     pub token: u64,
     /// There may be bytes, the end of the stream, or an error to read.
     pub readable: bool,
-    /// There may be room to write, or an error to find by writing.
+    /// There may be room to write, or an error that writing returns.
     pub writable: bool,
-    /// The end of the stream, or an error, follows the bytes that may be there. Epoll reports it
-    /// only once, so a reader that gets fewer bytes than it had room for must read on.
+    /// The end of the stream, or an error, follows any remaining bytes. Epoll reports it only once, so a reader that
+    /// gets fewer bytes than it had room for must read on.
     pub ended: bool,
 }
 
@@ -58,8 +58,8 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Waits until something happens, [`Self::wake`] is called, or the time is over (`None`: no
-    /// limit; zero: only looks). Appends what happened, and says whether a wake-up was among it.
+    /// Waits for events, [`Self::wake`] or the time limit (`None`: no limit; zero: only checks). Appends the events,
+    /// and returns true if a wake-up was among them.
     pub fn wait(&self, events: &mut Vec<PollEvent>, limit: Option<Duration>) -> io::Result<bool> {
         const BATCH: usize = 64;
         let empty =
@@ -105,7 +105,7 @@ impl Poller {
         Ok(is_woken)
     }
 
-    /// Ends the current wait, or the next one if nobody waits.
+    /// Ends the current wait, or the next one if no thread is waiting.
     pub fn wake(&self) {
         self.wake.set();
     }
@@ -134,7 +134,7 @@ mod tests {
             poller.wait(&mut events, Some(Duration::from_micros(50))).unwrap();
             begin.elapsed()
         };
-        // The machine may be busy: one of many is enough.
+        // The machine may be busy: one short wait among many is enough.
         let shortest = (0..200).map(|_| wait()).min().unwrap();
         assert!((Duration::from_micros(50)..Duration::from_micros(500)).contains(&shortest));
         assert!(events.is_empty());

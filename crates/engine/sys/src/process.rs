@@ -1,4 +1,4 @@
-//! Processes of this machine: this one's limits, and what tells another one from those that had its number.
+//! Processes of this machine: limits of this one, and telling a process from an earlier one with the same number.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,17 +14,17 @@ use rustix::process::{
 
 use crate::memory::Map;
 
-/// How many file descriptors this process may have open.
+/// Maximum number of file descriptors that this process may have open.
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Makes room in this process's table of open files for as many as it may have, 4096 at most. `any` is one of them.
+/// Enlarges this process's file table to the descriptor limit, 4096 entries at most. `any` is an open descriptor.
 ///
-/// The kernel enlarges the table for the 65th file, the 257th and so on. With several threads, whoever opens that one and all
-/// who open one meanwhile wait until each CPU has gone through the scheduler (`expand_files` in `fs/file.c` of Linux 6.18): 17 ms
-/// on idle CPUs, 0.4 s and more on busy ones. So call it before threads run that must not wait. Where it fails, the table grows when
-/// it has to.
+/// The kernel enlarges the table for the 65th file, the 257th and so on. With several threads, the thread that opens
+/// that file and all that open one meanwhile wait until each CPU has gone through the scheduler (`expand_files` in
+/// `fs/file.c` of Linux 6.18): 17 ms on idle CPUs, 0.4 s and more on busy ones. So call this before starting threads
+/// that must not wait. If it fails, the table grows on demand.
 pub fn reserve_descriptors(any: BorrowedFd<'_>) {
     if let Ok(last) = i32::try_from(descriptor_limit().min(RESERVED).saturating_sub(1)) {
         // Closed at once: the table never shrinks.
@@ -32,42 +32,41 @@ pub fn reserve_descriptors(any: BorrowedFd<'_>) {
     }
 }
 
-/// What [`reserve_descriptors`] makes room for: 36 KiB in the kernel, and enough for some hundred peers.
+/// Entries made by [`reserve_descriptors`]: 36 KiB in the kernel, and enough for some hundred peers.
 const RESERVED: u64 = 4096;
 
-/// Whether the program's file gave it rights that its caller may not have: set-user-ID, set-group-ID, or file
-/// capabilities. Its environment is its caller's word then, and `secure_getenv(3)` finds nothing there.
+/// True if the program's file gave it rights that its caller may not have: set-user-ID, set-group-ID, or file
+/// capabilities. Then the caller controls its environment, and `secure_getenv(3)` finds nothing there.
 pub fn has_rights_of_its_file() -> bool {
     // SAFETY: reads a word that the kernel handed to the program at its start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The user that this process acts as, by number.
+/// Number of the user that this process acts as.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// This process's PID namespace, by the kernel's number: every container numbers its own processes.
-/// `None` without `/proc`.
+/// Number of this process's PID namespace. Every container numbers its own processes. `None` without `/proc`.
 pub fn namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-/// What happens at each signal in this process: the number of the signal, and 0 for the default, 1 where it is
-/// ignored, else the address of a function.
+/// Actions of this process's signals: the signal number, and 0 for the default action, 1 if ignored, or else the
+/// address of a handler.
 pub fn signal_handlers() -> Vec<(i32, usize)> {
     let handler = |signal| {
         // SAFETY: an action is numbers and addresses, for which zeroes are valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: only asks, with a place that lives through the call.
+        // SAFETY: the call only reads the action, into a place that lives through the call.
         let is_known = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
         is_known.then_some((signal, action.sa_sigaction))
     };
     (1..=31).filter_map(handler).collect()
 }
 
-/// The kernel kills what this command starts as soon as the thread that starts it ends, in whichever way, so start it
-/// from a thread that lives as long as it shall. What it starts in turn lives on.
+/// Makes the kernel kill the child of this command as soon as the thread that starts it ends, in any way. So start it
+/// from a thread that lives as long as the child should. The child's own children live on.
 pub fn kill_with_this_thread(command: &mut Command) {
     let starter = getpid();
     let tie = move || {
@@ -79,32 +78,32 @@ pub fn kill_with_this_thread(command: &mut Command) {
     unsafe { command.pre_exec(tie) };
 }
 
-/// A process of this machine, told from every other one that has had its number.
+/// A process of this machine, distinct from every other one that has had its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number, in its PID namespace.
+    /// Number in its PID namespace.
     pub number: u32,
-    /// Its PID namespace, by the kernel's number.
+    /// Number of its PID namespace.
     pub namespace: u64,
-    /// When it started, in the kernel's ticks since the machine did.
+    /// Start time in kernel ticks since boot.
     pub started: u64,
 }
 
 impl Process {
-    /// This process. `None` without `/proc`.
+    /// Returns this process. `None` without `/proc`.
     pub fn own() -> Option<Self> {
         let (_, started) = state_of(std::process::id())?;
         Some(Self { number: std::process::id(), namespace: namespace()?, started })
     }
 
-    /// The process of that number in this process's PID namespace, if there is one now.
+    /// Returns the process with that number in this process's PID namespace, if there is one now.
     pub fn of(number: u32) -> Option<Self> {
         let (_, started) = state_of(number)?;
         Some(Self { number, namespace: namespace()?, started })
     }
 
-    /// Whether it has ended, for certain: what is hidden from this process, or is in another PID
-    /// namespace, has not.
+    /// True if the process has certainly ended. A process that is hidden from this one, or is in another PID namespace,
+    /// counts as running.
     pub fn has_ended(&self) -> bool {
         if namespace() != Some(self.namespace) {
             return false;
@@ -117,7 +116,7 @@ impl Process {
         }
         match state_of(self.number) {
             Some((_, started)) if started != self.started => true,
-            // Nobody has taken note of its end yet. Threads may outlive the first one.
+            // A zombie, not reaped yet. Its threads may outlive the first one.
             Some((b'Z' | b'X', _)) => {
                 let threads = std::fs::read_dir(format!("/proc/{}/task", self.number));
                 threads.is_ok_and(|threads| threads.count() <= 1)
@@ -127,10 +126,10 @@ impl Process {
     }
 }
 
-/// The state of a process, as the kernel's letter, and when it started.
+/// State letter of a process, and its start time.
 fn state_of(number: u32) -> Option<(u8, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    // The name, in brackets, may contain anything.
+    // The name, in parentheses, may contain anything.
     let (_, fields) = text.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
@@ -139,7 +138,7 @@ fn state_of(number: u32) -> Option<(u8, u64)> {
 
 /// Tells a process from its forked copies, at the price of one load.
 pub struct Original {
-    /// Holds a 1 that the kernel zeroes in a forked copy.
+    /// Page with a 1 that the kernel zeroes in a forked copy.
     page: Option<Map>,
     process: u32,
 }
@@ -156,11 +155,11 @@ impl Default for Original {
 }
 
 impl Original {
-    /// Whether this process is a forked copy of that one.
+    /// True in a forked copy of the process that made this.
     pub fn is_copy(&self) -> bool {
         match &self.page {
             Some(page) => mark_of(page).load(Ordering::Relaxed) == 0,
-            // Kernels before 4.14 zero nothing.
+            // Kernels before 4.14 can't zero pages on fork.
             None => std::process::id() != self.process,
         }
     }
@@ -214,7 +213,7 @@ mod tests {
         assert!(!process.has_ended());
         drop(child.stdin.take());
         let begin = std::time::Instant::now();
-        // Nobody waits for it yet: the kernel keeps its number.
+        // The child is not reaped yet: the kernel keeps its number.
         while !process.has_ended() {
             assert!(begin.elapsed().as_secs() < 30, "{:?}", state_of(number));
             std::thread::yield_now();
@@ -232,7 +231,7 @@ mod tests {
             command.stdin(std::process::Stdio::piped()).spawn().unwrap()
         };
         let mut child = std::thread::spawn(start).join().unwrap();
-        // Its standard input is open, so it does not end by itself.
+        // The child's standard input is open, so it does not end by itself.
         let input = child.stdin.take();
         let status = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));

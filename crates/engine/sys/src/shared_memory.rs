@@ -15,14 +15,14 @@ use crate::badge::ProvenProcess;
 use crate::memory::{Map, Memory};
 use crate::signals::without_write_signals;
 
-/// The token takes the first page, so that the bytes begin on a page of their own.
+/// The token takes the first page, so that the bytes begin at a page boundary.
 const HEAD_BYTES: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
-/// On all memory of this kind.
+/// Seals on all memory of this kind.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Memory of this process that others may open as long as this value lives; those that have opened it
-/// keep it. Its size never changes, so no process can be made to touch pages that are gone.
+/// Memory of this process that others may open while this value lives. Processes that have opened it keep it. Its size
+/// never changes, so no process can be made to touch pages that are gone.
 pub struct SharedMemory {
     memory: Memory,
     file: OwnedFd,
@@ -30,19 +30,19 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Allocates `bytes` zeroed bytes. Those who open them present the token, which is random, so a
-    /// descriptor number that has been reused for another file does not pass for this memory.
+    /// Allocates `bytes` zeroed bytes. Processes that open them present the token, which is random, so a descriptor
+    /// number that was reused for another file does not pass for this memory.
     ///
-    /// The pages are taken from the system when they are first touched, or by [`Self::populate`].
+    /// The system allocates the pages when they are first touched, or in [`Self::populate`].
     ///
     /// # Errors
-    /// Shared memory is a file to the kernel, so it may have no more bytes than `RLIMIT_FSIZE` allows.
+    /// Shared memory is a file to the kernel, so its size is limited by `RLIMIT_FSIZE`.
     pub fn create(bytes: u64, token: u128) -> io::Result<Self> {
         let size = bytes.checked_add(HEAD_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = memory_file()?;
         enlarge(&file, size)?;
         fcntl_add_seals(&file, SEALS)?;
-        // The head is written here, and must be there for it.
+        // The head is written below, so its page must exist.
         fallocate(&file, FallocateFlags::empty(), 0, HEAD_BYTES)?;
         let whole = map(file.as_fd(), size)?;
         whole.write_at(0, &token.to_le_bytes()).map_err(io::Error::other)?;
@@ -50,7 +50,7 @@ impl SharedMemory {
         Ok(Self { memory, file, token })
     }
 
-    /// Takes the pages from the system now: running out of them later would kill the process.
+    /// Allocates the pages now. Running out of them later would kill the process.
     pub fn populate(&self) -> io::Result<()> {
         Ok(fallocate(&self.file, FallocateFlags::empty(), HEAD_BYTES, self.memory.len().max(1))?)
     }
@@ -60,20 +60,20 @@ impl SharedMemory {
         &self.memory
     }
 
-    /// The number of its file descriptor in this process.
+    /// Number of the file descriptor in this process.
     pub fn descriptor(&self) -> u32 {
         self.file.as_raw_fd().unsigned_abs()
     }
 
-    /// What the head says.
+    /// Token in the head.
     pub fn token(&self) -> u128 {
         self.token
     }
 
-    /// Opens memory of a process, by the number of the descriptor there. The kernel allows this to processes of
-    /// the same user in the same PID namespace, where `/proc` is mounted.
+    /// Opens memory of another process by its descriptor number there. The kernel allows this to processes of the same
+    /// user in the same PID namespace, if `/proc` is mounted.
     ///
-    /// The process may lie about the file, so this looks at it before it opens it, takes only what
+    /// The process may lie about the file. So this checks the file before it opens it, accepts only files that
     /// [`Self::create`] makes, and never returns memory whose pages can go away.
     pub fn open(
         process: &ProvenProcess,
@@ -81,16 +81,16 @@ impl SharedMemory {
         bytes: u64,
         token: u128,
     ) -> io::Result<Memory> {
-        // The head of any other memory may begin with zeroes.
+        // The head of foreign memory may begin with zeroes.
         if token == 0 {
             return Err(wrong("its token is 0, which no memory of an engine has"));
         }
         let file = reopen(&process.path_of_descriptor(descriptor))?;
-        // Until here its number was no other process's.
+        // Until here no other process had its number.
         if process.has_ended() {
             return Err(Errno::SRCH.into());
         }
-        // Without these seals the owner could shrink it, or it is not what an engine makes.
+        // Without these seals the owner could shrink the file, or it was not made by an engine.
         if !fcntl_get_seals(&file)?.contains(SEALS) {
             return Err(wrong("its size may change"));
         }
@@ -113,7 +113,7 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Gives an empty file its size. Every way to enlarge a memfd of ordinary pages is subject to `RLIMIT_FSIZE`.
+/// Sets the size of an empty file. Every way to enlarge a memfd of ordinary pages is subject to `RLIMIT_FSIZE`.
 fn enlarge(file: &OwnedFd, size: u64) -> io::Result<()> {
     match without_write_signals(|| ftruncate(file, size)) {
         Err(Errno::FBIG) => {
@@ -128,8 +128,8 @@ fn enlarge(file: &OwnedFd, size: u64) -> io::Result<()> {
     }
 }
 
-/// Makes a memfd that nobody can execute, where the kernel knows that flag: `vm.memfd_noexec`
-/// (Linux 6.3) may forbid all others.
+/// Creates a memfd that can't be executed, if the kernel knows that flag: `vm.memfd_noexec` (Linux 6.3) may forbid all
+/// others.
 fn memory_file() -> io::Result<OwnedFd> {
     memory_file_by(|flags| memfd_create("polyrail", flags))
 }
@@ -142,17 +142,16 @@ fn memory_file_by(create: impl Fn(MemfdFlags) -> Result<OwnedFd, Errno>) -> io::
     }
 }
 
-/// Opens a memfd, maybe another process's, and nothing else. Opening a device or a pipe has side
-/// effects. Huge pages can be taken away from whoever has them open. So can the pages of a FUSE
-/// file, whose file system is a process that need not even answer.
+/// Opens a memfd, perhaps of another process. Refuses other files: opening a device or a pipe has side effects. Huge
+/// pages can be taken away from processes that have them open, and so can the pages of a FUSE file, whose file system
+/// is a process that may never answer.
 ///
-/// This opens the file anew instead of copying the descriptor: a copy needs the right to trace the
-/// process, and closing it would ask the file system.
+/// Opens the file again instead of copying the descriptor: a copy needs the right to trace the process, and closing it
+/// would call the file system.
 fn reopen(path: &str) -> io::Result<OwnedFd> {
-    // `O_PATH` only allows looking at the file, and its file system does not hear of it.
+    // `O_PATH` only allows looking at the file, and does not call its file system.
     let looked = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // Every memfd of ordinary pages is on one kernel-internal file system, which holds nothing
-    // else.
+    // All memfds of ordinary pages are on one kernel-internal file system, which holds nothing else.
     if file_system(&looked)? != file_system(memory_file()?)? {
         return Err(wrong("it is not memory of ordinary pages"));
     }
@@ -160,7 +159,7 @@ fn reopen(path: &str) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The device number of the file system that holds a file. `fstat` would ask that file system.
+/// Device number of the file system that holds a file. `fstat` would call that file system.
 fn file_system(file: impl AsFd) -> io::Result<(u32, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let about = statx(file, "", flags, StatxFlags::empty())?;
@@ -171,8 +170,7 @@ fn map(file: impl AsFd, size: u64) -> io::Result<Memory> {
     let size_here = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let map = Map::shared(file, size_here)?;
     let base = map.base();
-    // SAFETY: the mapping is of that size and lives as long as its owner, and nobody has a
-    // reference into it.
+    // SAFETY: the mapping has that size and lives as long as its owner, and there are no references into it.
     Ok(unsafe { Memory::owned(base, size, Arc::new(map)) })
 }
 
@@ -219,7 +217,7 @@ mod tests {
         assert!(refused(opened(&shared, u64::MAX, TOKEN)).contains("too large"));
         let own = own();
         SharedMemory::open(&own, 1 << 20, 10_000, TOKEN).unwrap_err();
-        // Refused: an ordinary file, on a disk or in tmpfs, and a memfd without all the seals.
+        // Refused: ordinary files, on a disk or in tmpfs, and a memfd without all the seals.
         let try_file = |file: &dyn AsRawFd| {
             refused(SharedMemory::open(&own, file.as_raw_fd().unsigned_abs(), 0, TOKEN))
         };
@@ -233,7 +231,7 @@ mod tests {
             fcntl_add_seals(&app, seals).unwrap();
             assert!(try_file(&app).contains("its size may change"), "{seals:?}");
         }
-        // Memory of a program that an engine did not make begins with zeroes, mostly.
+        // Memory of a program that is not an engine's mostly begins with zeroes.
         fcntl_add_seals(&app, SEALS).unwrap();
         assert!(try_file(&app).contains("another file"));
         let number = app.as_raw_fd().unsigned_abs();
@@ -266,7 +264,7 @@ mod tests {
     fn memory_can_not_be_run_where_the_system_knows_of_that() {
         let noexec = MemfdFlags::NOEXEC_SEAL;
         let file = || File::open("/dev/null").unwrap().into();
-        // Kernels that insist on the flag, that don't know it, and that have no memory left.
+        // Kernels that insist on the flag, that don't know it, and that are out of memory.
         let strict = |flags: MemfdFlags| flags.contains(noexec).then(file).ok_or(Errno::ACCESS);
         let old = |flags: MemfdFlags| (!flags.contains(noexec)).then(file).ok_or(Errno::INVAL);
         memory_file_by(strict).unwrap();

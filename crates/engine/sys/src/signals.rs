@@ -1,27 +1,27 @@
-//! Signals that end a process where an error was meant.
+//! Signals that end a process instead of returning an error.
 
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-/// Sent to the thread that writes: beyond the limit of a file's size (`ulimit -f`), or to a pipe without a reader.
+/// Signals to a writing thread: for writing beyond the file size limit (`ulimit -f`), and to a pipe without a reader.
 const OF_WRITERS: [libc::c_int; 2] = [libc::SIGXFSZ, libc::SIGPIPE];
 
-/// Runs `write`, in which a file beyond `RLIMIT_FSIZE` is the error `EFBIG` and a pipe without a reader the error
-/// `EPIPE`. Otherwise the kernel ends the process by SIGXFSZ or SIGPIPE, unless the program handles them.
+/// Runs `write` such that exceeding `RLIMIT_FSIZE` fails with `EFBIG` and a pipe without a reader with `EPIPE`.
+/// Otherwise the kernel ends the process by SIGXFSZ or SIGPIPE, unless the program handles them.
 ///
-/// The process's handlers stay as they are, since they belong to the program: this thread blocks both signals, and takes
-/// back those that its own calls have raised. Takes four system calls, so it is for logs and files, not for payload;
-/// [`crate::send`] raises no signal.
+/// The program's signal handlers stay unchanged: this thread blocks both signals, and discards those that its own calls
+/// have raised. It takes four system calls, so it is for logs and files, not for payload; [`crate::send`] raises no
+/// signal.
 pub fn without_write_signals<T>(write: impl FnOnce() -> T) -> T {
     let _blocked = Blocked::new();
     write()
 }
 
-/// Both signals are blocked in this thread until this value is dropped.
+/// Blocks both signals in this thread until dropped.
 struct Blocked {
-    /// The mask of this thread before.
+    /// Previous signal mask of this thread.
     before: libc::sigset_t,
-    /// Signals that were not pending before, so that `write` has raised them.
+    /// Signals that were not pending before, so `write` has raised them.
     raised: libc::sigset_t,
 }
 
@@ -78,10 +78,10 @@ mod tests {
     use super::*;
     use crate::SharedMemory;
 
-    /// A place that writes and returns its error.
+    /// A name and a function that writes and returns its error.
     type Place = (&'static str, fn() -> String);
 
-    /// Places that write, in a process whose files may have 4 KiB.
+    /// Functions that write, for a process whose files may have 4 KiB.
     const PLACES: [Place; 3] = [
         ("file", || {
             let path = std::env::temp_dir().join(format!("polyrail-limit-{}", std::process::id()));
@@ -104,11 +104,11 @@ mod tests {
 
     const PLACE: &str = "POLYRAIL_TEST_PLACE";
 
-    /// Run by the test below in a process of its own, which has the limit and the system's own handlers.
+    /// Body of the test below, run in a child process that has the limit and the system's default actions.
     #[test]
     fn in_a_limited_process() {
         let Ok(place) = std::env::var(PLACE) else {
-            // A process without limit, where nothing is refused.
+            // Without the limit, nothing is refused.
             assert!(SharedMemory::create(1 << 20, 7).is_ok());
             return;
         };
@@ -116,12 +116,12 @@ mod tests {
         let few = Rlimit { current: Some(4096), maximum: Some(4096) };
         setrlimit(Resource::Fsize, few).unwrap();
         for signal in OF_WRITERS {
-            // SAFETY: this process runs this test alone, and wants the system's own handlers.
+            // SAFETY: this process runs this test alone, and wants the system's default actions.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         let why = PLACES[place].1();
         assert!(why.contains(EXPECTED[place]), "{why}");
-        // Nothing is left that would end the process later.
+        // No signal is left pending that would end the process later.
         let mut pending = empty();
         // SAFETY: a set of this thread's stack.
         unsafe { libc::sigpending(&raw mut pending) };

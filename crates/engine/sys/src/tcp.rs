@@ -1,4 +1,4 @@
-//! TCP sockets: options that the standard library lacks, and what the kernel knows of a connection.
+//! TCP sockets: options that the standard library lacks, and the kernel's counters of a connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-/// How a flow's socket is set up. Sizes of 0 leave the kernel's autotuning on.
+/// Options of a flow's socket. Sizes of 0 leave the kernel's autotuning on.
 #[derive(Clone, Debug, Default)]
 pub struct FlowOptions {
-    /// Congestion control by its kernel name; `None` is the system's.
+    /// Congestion control by its kernel name. `None` for the system's default.
     pub congestion: Option<String>,
     /// `SO_SNDBUF` in bytes.
     pub send_buffer_bytes: usize,
@@ -20,14 +20,14 @@ pub struct FlowOptions {
     pub user_timeout: Option<Duration>,
 }
 
-/// What the kernel knows of a connection (`TCP_INFO`).
+/// Counters of a connection in the kernel (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Segments sent again since the start.
+    /// Segments retransmitted since the start.
     pub retransmits: u64,
     /// Bytes that the other kernel has acknowledged.
     pub acked_bytes: u64,
-    /// Bytes sent, without those sent again; 0 before Linux 4.19.
+    /// Bytes sent, without retransmissions; 0 before Linux 4.19.
     pub sent_bytes: u64,
     /// Bytes received in order.
     pub received_bytes: u64,
@@ -39,31 +39,31 @@ pub struct TcpInfo {
     pub notsent_bytes: u32,
     /// Time with anything to send, in microseconds.
     pub busy_us: u64,
-    /// Time held up by the receiver's window, in microseconds.
+    /// Time limited by the receiver's window, in microseconds.
     pub receive_window_limited_us: u64,
-    /// Time held up by a full send buffer, in microseconds.
+    /// Time limited by a full send buffer, in microseconds.
     pub send_buffer_limited_us: u64,
-    /// Bytes of payload in a full segment.
+    /// Payload bytes of a full segment.
     pub segment_bytes: u32,
-    /// Segments that are sent and not acknowledged.
+    /// Segments sent and not acknowledged.
     pub unacked: u32,
-    /// How often in a row the oldest of them was sent again.
+    /// Consecutive retransmissions of the oldest of them.
     pub timeouts: u8,
-    /// How often in a row the other kernel was asked for room in its window, and had none.
+    /// Consecutive unsuccessful probes of the receiver's window.
     pub window_probes: u8,
-    /// Room in the other kernel's receive window, in bytes; `None` before Linux 5.4.
+    /// Room in the receiver's window in bytes; `None` before Linux 5.4.
     pub send_window_bytes: Option<u32>,
-    /// Delivery rate that the kernel estimated last, in bytes per second.
+    /// Last delivery rate estimated by the kernel, in bytes per second.
     pub delivery_bytes_per_second: u64,
 }
 
 impl TcpInfo {
-    /// The likely cause if nothing goes on, as far as the kernel knows one.
+    /// Likely cause of a stall, as far as the counters show one.
     pub fn hindrance(&self) -> Option<String> {
-        /// Full segments that have certainly passed if that many bytes have.
+        /// Number of full segments whose bytes prove that full segments have passed.
         const FULL_SEGMENTS: u64 = 4;
         let has_room = self.send_window_bytes.is_none_or(|room| room >= self.segment_bytes);
-        // Probes with nothing to send ask only whether the other end is there.
+        // Probes with nothing to send only check that the other end is alive.
         let waits_for_room = self.window_probes > 0 && self.notsent_bytes > 0;
         if waits_for_room && !has_room {
             return Some(
@@ -71,7 +71,7 @@ impl TcpInfo {
                     .to_owned(),
             );
         }
-        // A segment that the interface itself drops is not under way, and the kernel probes.
+        // A segment dropped by the interface itself is not in flight, and the kernel probes.
         if !waits_for_room && (self.timeouts == 0 || self.unacked == 0) {
             return None;
         }
@@ -79,8 +79,8 @@ impl TcpInfo {
         let full = u64::from(bytes);
         let waiting_bytes =
             u64::from(self.notsent_bytes).max(self.sent_bytes.saturating_sub(self.acked_bytes));
-        // The first large segments also stall on a cut or crowded link, and where packets reach another NIC: the counters
-        // are the same.
+        // The first large segments also stall on a cut or congested link, and if packets reach another NIC: the
+        // counters are the same.
         let only_small_ones_pass = self.acked_bytes < FULL_SEGMENTS * full && waiting_bytes >= full;
         Some(if !only_small_ones_pass {
             let times =
@@ -98,7 +98,7 @@ impl TcpInfo {
     }
 }
 
-/// A listening socket on `address`; non-blocking. Port 0 takes a free one.
+/// Creates a non-blocking listening socket on `address`. Port 0 takes a free one.
 pub fn listen(address: SocketAddr) -> io::Result<Socket> {
     let socket = stream_socket(address)?;
     if address.is_ipv6() {
@@ -110,8 +110,8 @@ pub fn listen(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Starts to connect from `source` (any port) to `target`; non-blocking. The socket becomes
-/// writable when it is connected or has failed; [`Socket::take_error`] says which.
+/// Starts to connect from `source` (any port) to `target`, without blocking. The socket becomes writable when it is
+/// connected or has failed; [`Socket::take_error`] tells them apart.
 pub fn start_connect(
     source: IpAddr,
     device: Option<&str>,
@@ -123,8 +123,7 @@ pub fn start_connect(
     apply(&socket, options)?;
     bind_device(&socket, device)?;
     if source.is_ipv4() == target.is_ipv4() {
-        // The kernel chooses the port at connect time, by the whole 4-tuple: there are far more
-        // 4-tuples than ports.
+        // The kernel chooses the port at connect time, by the whole 4-tuple: there are far more 4-tuples than ports.
         set_bind_address_no_port(&socket)?;
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
@@ -135,7 +134,7 @@ pub fn start_connect(
     }
 }
 
-/// Whether the end of an accepted connection's handshake arrived on the interface.
+/// True if the last packet of an accepted connection's handshake arrived on the interface.
 pub fn arrived_on(socket: &Socket, interface: &str) -> io::Result<bool> {
     let (level, info, options, kind, at) = match socket.local_addr()?.is_ipv4() {
         true => (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_PKTOPTIONS, libc::IP_PKTINFO, 0),
@@ -154,8 +153,8 @@ pub fn arrived_on(socket: &Socket, interface: &str) -> io::Result<bool> {
     let result = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
     set_int(socket, level, info, 0)?;
     result?;
-    // One control message: its length, level and type, then an address and an index (`struct in_pktinfo` begins with
-    // the index, `struct in6_pktinfo` ends with it).
+    // One control message: length, level and type, then an address and an index (`struct in_pktinfo` begins with the
+    // index, `struct in6_pktinfo` ends with it).
     let head = size_of::<libc::cmsghdr>();
     let i32_at = |at: usize| i32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
     if (len as usize) < head + at + 4 || (i32_at(head - 8), i32_at(head - 4)) != (level, kind) {
@@ -167,7 +166,7 @@ pub fn arrived_on(socket: &Socket, interface: &str) -> io::Result<bool> {
     Ok(index != 0 && i64::from(index) == i64::from(i32_at(head + at)))
 }
 
-/// Has a connection send by this device only, and hear only what arrives there.
+/// Binds a connection to a device: it sends and receives only there.
 pub fn bind_to_device(socket: &Socket, device: &str) -> io::Result<()> {
     bind_device(socket, Some(device))
 }
@@ -187,7 +186,7 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
     }
     if let Some(timeout) = options.user_timeout {
         socket.set_tcp_user_timeout(Some(timeout))?;
-        // Keepalive probes an idle connection within the same time.
+        // Keepalive detects a dead idle connection within the same time.
         let every = (timeout / 4).max(Duration::from_secs(1));
         let keepalive = TcpKeepalive::new().with_time(every).with_interval(every).with_retries(3);
         socket.set_tcp_keepalive(&keepalive)?;
@@ -195,7 +194,7 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a socket of this process may use a congestion control; finds out by trying.
+/// Tries whether sockets of this process may use a congestion control.
 pub fn may_use(congestion: &str) -> bool {
     let families = [Domain::IPV4, Domain::IPV6];
     let socket =
@@ -203,26 +202,26 @@ pub fn may_use(congestion: &str) -> bool {
     socket.is_some_and(|socket| socket.set_tcp_congestion(congestion.as_bytes()).is_ok())
 }
 
-/// The congestion control that a socket uses.
+/// Congestion control of a socket.
 pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
     let name = SockRef::from(socket).tcp_congestion()?;
     Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
 }
 
-/// Makes closing the socket discard what is still unsent, so that nothing of it arrives later.
+/// Makes closing the socket discard unsent data, so that none of it arrives later.
 pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
     SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Whether bytes have come that nobody has read.
+/// True if received bytes are waiting to be read.
 pub fn has_unread(socket: &impl AsFd) -> io::Result<bool> {
     Ok(rustix::io::ioctl_fionread(socket)? > 0)
 }
 
-/// What the kernel knows of the connection.
+/// Reads the kernel's counters of a connection.
 pub fn info(socket: &impl AsFd) -> io::Result<TcpInfo> {
-    // The layout of `struct tcp_info` (include/uapi/linux/tcp.h) only ever grows at its end, so a
-    // kernel that knows less fills less; what it does not fill stays 0.
+    // `struct tcp_info` (include/uapi/linux/tcp.h) only ever grows at its end, so older kernels fill less of it. The
+    // rest stays 0.
     let mut raw = [0u8; 256];
     let mut len = raw.len() as libc::socklen_t;
     // SAFETY: `raw` has room for `len` bytes, and the kernel writes at most that many.
@@ -340,7 +339,7 @@ mod tests {
         assert!(text.starts_with("segments of 8948 bytes are not acknowledged"), "{text}");
         let causes = ["a smaller MTU", "another NIC", "loses most of them"];
         assert!(causes.iter().all(|cause| text.contains(cause)), "{text}");
-        // Large segments have passed: the MTU is none of the causes.
+        // Large segments have passed, so the MTU is not among the causes.
         let passed = TcpInfo { acked_bytes: 4 * 8948, ..mtu };
         assert!(passed.hindrance().unwrap().starts_with("sent again 3 times"), "{passed:?}");
         let cut = TcpInfo { acked_bytes: 1 << 30, ..stalled };

@@ -1,4 +1,4 @@
-//! CPUs and threads: where one runs, and what it cost.
+//! CPUs and threads: affinity and CPU time.
 
 use std::io;
 use std::time::Duration;
@@ -12,8 +12,7 @@ pub fn allowed_cpus() -> io::Result<Vec<u32>> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect())
 }
 
-/// Binds the calling thread to `cpus`. Other threads, the caller's caller among them, stay as
-/// they are.
+/// Binds the calling thread to `cpus`. Other threads stay unchanged.
 pub fn bind_current(cpus: &[u32]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for cpu in cpus {
@@ -25,13 +24,13 @@ pub fn bind_current(cpus: &[u32]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Has the calling thread woken within a microsecond of when a short sleep ends; the system's
-/// default is 50.
+/// Sets the calling thread's timer slack to a microsecond, so that short sleeps end on time; the system's default is
+/// 50.
 pub fn sleep_precisely() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000))?)
 }
 
-/// The CPU that the calling thread runs on now.
+/// CPU that the calling thread runs on now.
 pub fn current_cpu() -> u32 {
     rustix::thread::sched_getcpu() as u32
 }
@@ -46,7 +45,7 @@ pub fn process_cpu_seconds() -> f64 {
     clock(ClockId::ProcessCPUTime).as_secs_f64()
 }
 
-/// Nanoseconds of the machine's monotonic clock: the same for all processes of a machine.
+/// Nanoseconds of the machine's monotonic clock, which is the same for all its processes.
 pub fn monotonic_ns() -> u64 {
     // Both parts are non-negative on the monotonic clock; 2^64 ns are five centuries.
     clock(ClockId::Monotonic).as_nanos() as u64
@@ -57,21 +56,20 @@ fn clock(id: ClockId) -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// A word that a thread can sleep on: its owner stores, then wakes.
+/// Sleeping on a word in memory: its owner stores, then wakes.
 pub mod futex {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
     use rustix::thread::futex::{self, Flags, Timespec};
 
-    /// Sleeps while the word is `expected`, at most `limit`. May return early for no reason.
+    /// Sleeps while the word is `expected`, at most `limit`. May return early without a reason.
     pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
         let limit = Timespec {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // Whatever ended the sleep (a wake-up, a change, the limit, a signal), the caller looks at
-        // the word again.
+        // After any end of the sleep (a wake-up, a change, the limit, a signal), the caller checks the word again.
         let _ = futex::wait(word, Flags::PRIVATE, expected, Some(&limit));
     }
 

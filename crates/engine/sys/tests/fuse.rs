@@ -1,5 +1,5 @@
-//! A FUSE file never passes for memory, and opening never asks its file system: that is a process,
-//! which may answer late or not at all.
+//! A FUSE file is refused as shared memory, and opening it never calls its file system: that is a process, which may
+//! answer late or not at all.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,12 +15,12 @@ use rustix::mount::{
     fsopen,
 };
 
-// Requests of `linux/fuse.h`, and what precedes their answers.
+// Requests of `linux/fuse.h`, and the size of the header before answers.
 const LOOKUP: u32 = 1;
 const OPEN: u32 = 14;
 const INIT: u32 = 26;
 const HEAD_BYTES: usize = 16;
-/// More than the kernel wants a reader to have room for.
+/// Larger than the kernel's minimum for a reader's buffer.
 const REQUEST_BYTES: usize = 64 << 10;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ fn a_file_whose_file_system_never_answers_is_refused_at_once() {
     let Some((device, mount)) = file_system() else { return };
     let server = std::thread::spawn(move || answer_until_opened(device));
     let file = openat(mount, "memory", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
-    // From here on nobody answers the file system's requests.
+    // From here on the file system's requests are not answered.
     let device = server.join().unwrap();
     let file = File::from(file);
     let number = file.as_raw_fd().unsigned_abs();
@@ -46,7 +46,7 @@ fn a_file_whose_file_system_never_answers_is_refused_at_once() {
     });
     let opened = opened.recv_timeout(LIMIT);
     let size = size.recv_timeout(Duration::from_millis(100));
-    // With this everybody who waits hears that the file system is gone.
+    // Closing the device makes all waiting calls fail.
     drop(device);
     opens.join().unwrap();
     asks.join().unwrap();
@@ -55,7 +55,7 @@ fn a_file_whose_file_system_never_answers_is_refused_at_once() {
     assert!(size.is_err(), "who asks does not wait: the test shows nothing");
 }
 
-/// A file system that is mounted nowhere, and the device by which it is asked.
+/// Creates an unmounted file system, and the device that serves it.
 fn file_system() -> Option<(File, OwnedFd)> {
     let device = File::options().read(true).write(true).open("/dev/fuse");
     let opened =
@@ -78,7 +78,7 @@ fn file_system() -> Option<(File, OwnedFd)> {
     Some((device, fsmount(system, flags, MountAttrFlags::empty()).unwrap()))
 }
 
-/// Has one file, which can be opened once.
+/// Serves a file system with one file, until the file was opened once.
 fn answer_until_opened(mut device: File) -> File {
     let mut request = vec![0; REQUEST_BYTES];
     loop {
@@ -89,7 +89,7 @@ fn answer_until_opened(mut device: File) -> File {
         let (error, body) = match operation {
             INIT => (0, init()),
             LOOKUP => (0, entry()),
-            // The first handle, without flags.
+            // Answer: the first handle, without flags.
             OPEN => (0, vec![0; 16]),
             _ => (-Errno::NOSYS.raw_os_error(), Vec::new()),
         };

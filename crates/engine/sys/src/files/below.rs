@@ -1,4 +1,5 @@
-//! Files of the copy of a machine, which may come from anywhere: a link in it leads to a place in the copy.
+//! Files in a copy of a machine's file system. The copy may come from anywhere, and its links lead to places in the
+//! copy.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,26 +23,27 @@ pub struct Below {
 }
 
 impl Below {
-    /// Looks at `absolute` as a process would whose root is `root`: links, also absolute ones, stay below it. Opens nothing.
+    /// Looks `absolute` up as a process would whose root is `root`: links, including absolute ones, stay below it.
+    /// Opens nothing.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn find(root: &Path, absolute: &Path) -> io::Result<Self> {
         Self::of(root, absolute, true)
     }
 
-    /// As [`Self::find`], and a link that is the last part is not followed.
+    /// Like [`Self::find`], but does not follow a link that is the last part.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn find_link(root: &Path, absolute: &Path) -> io::Result<Self> {
         Self::of(root, absolute, false)
     }
 
-    /// The path below the root that `absolute` leads to, without links.
+    /// Resolves `absolute` to a path below the root, without links.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn resolve(root: &Path, absolute: &Path) -> io::Result<PathBuf> {
         Ok(Self::part_by_part(root, absolute, true)?.place.path)
     }
@@ -62,8 +64,8 @@ impl Below {
         }
     }
 
-    /// Asks the kernel for the folder in a single call. `None` if the name in it is a link to follow, or if the kernel
-    /// has no such call (before Linux 5.6): walking there finds it as well, in three calls for each part.
+    /// Opens the folder in a single system call. Returns `None` if the name in it is a link to follow, or if the kernel
+    /// has no such call (before Linux 5.6). The slower walk, with three calls for each part, handles these cases.
     fn at_once(root: &Path, absolute: &Path, follows_last: bool) -> io::Result<Option<Self>> {
         let absolute = Path::new("/").join(absolute);
         let (Some(above), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -72,7 +74,7 @@ impl Below {
         let root = openat(CWD, root, FOLDER, Mode::empty())?;
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let folder = match openat2(&root, above, FOLDER, Mode::empty(), within) {
-            // The kernel gives up where something is renamed meanwhile; a container may refuse the call.
+            // The kernel gives up if a rename happens at the same time. A container may refuse the call.
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => return Ok(None),
             folder => folder?,
         };
@@ -91,25 +93,25 @@ impl Below {
         Ok(Some(Self { place, found }))
     }
 
-    /// Whether it is a folder.
+    /// True for a folder.
     pub fn is_folder(&self) -> bool {
         self.kind() == FileType::Directory
     }
 
-    /// Whether it is a regular file.
+    /// True for a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == FileType::RegularFile
     }
 
-    /// The permissions, owner's first, as in `chmod`.
+    /// Permissions as in `chmod`.
     pub fn mode(&self) -> u32 {
         self.found.st_mode & 0o7777
     }
 
-    /// The text of a link.
+    /// Target of a link.
     ///
     /// # Errors
-    /// Of the system, also if it is no link.
+    /// System errors, also for a file that is not a link.
     pub fn link(&self) -> io::Result<PathBuf> {
         let target = readlinkat(&self.place.folder, &self.place.name, Vec::new())?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
@@ -118,9 +120,9 @@ impl Below {
     /// Opens a file for reading.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device, except `/dev/null`.
+    /// System errors; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device, except `/dev/null`.
     pub fn open(&self) -> io::Result<File> {
-        // Containers hide files behind `/dev/null`. The system itself refuses to read a folder.
+        // Containers hide files behind `/dev/null`. Reading a folder fails in the system.
         let can_be_read = self.is_file() || self.is_folder() || self.found.st_rdev == NULL_DEVICE;
         if !can_be_read {
             return Err(refused("it is a pipe, a socket or a device; allowed: a file".to_owned()));
@@ -129,11 +131,11 @@ impl Below {
         self.same(file)
     }
 
-    /// Opens a file for writing; with `to_empty` its text is gone. It must be a regular file with one name, so that it is a
-    /// file of the copy and of nothing else.
+    /// Opens a file for writing; `to_empty` truncates it. It must be a regular file with one name, so that it belongs
+    /// to the copy only.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::InvalidData`] for another file, with the reason.
+    /// System errors; [`io::ErrorKind::InvalidData`] for another file, with the reason.
     pub fn open_to_write(&self, to_empty: bool) -> io::Result<File> {
         let shown = self.place.path.display();
         if !self.is_file() || self.found.st_nlink != 1 {
@@ -152,7 +154,7 @@ impl Below {
     /// The names in a folder.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let folder = self.place.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
@@ -165,7 +167,7 @@ impl Below {
         Ok(names)
     }
 
-    /// The opened file, unless another one took its name since it was looked at.
+    /// Returns the opened file, unless another file took its name since the lookup.
     fn same(&self, file: File) -> io::Result<File> {
         let now = fstat(&file)?;
         match (now.st_dev, now.st_ino) == (self.found.st_dev, self.found.st_ino) {
@@ -186,10 +188,11 @@ impl Place {
     }
 }
 
-/// Checks that no part of `absolute` that is there below `root` is a link, so that a file made there is one of the copy.
+/// Checks that `absolute` has no links in the part that exists below `root`, so that a file made there belongs to the
+/// copy.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] names the link; or of the system.
+/// [`io::ErrorKind::InvalidData`] names the link; system errors.
 pub fn refuse_links(root: &Path, absolute: &Path) -> io::Result<()> {
     let walk =
         Walk { purpose: Purpose::BelowWithoutLinks, root, makes_folders: None, follows_last: true };

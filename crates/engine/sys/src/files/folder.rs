@@ -1,4 +1,4 @@
-//! A folder that stays open, so that renaming it or laying a link in its place leads nowhere else.
+//! A folder that stays open, so that renaming it or replacing it by a link has no effect on later calls.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
@@ -20,7 +20,7 @@ use super::refused;
 use super::walk::{FOLDER, LOOK, Place, judge_trusted};
 use super::write::{self, Opening, draft_of, find};
 
-/// An open folder. Names in it are single parts of a path; links of those names are never followed.
+/// An open folder. Names in it are single path parts. Links with such names are never followed.
 #[derive(Debug)]
 pub struct OpenFolder {
     fd: OwnedFd,
@@ -28,46 +28,46 @@ pub struct OpenFolder {
     path: PathBuf,
 }
 
-/// A name in an [`OpenFolder`], as it was when it was looked at.
+/// State of a name in an [`OpenFolder`] when it was looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Found(Stat);
 
 impl Found {
-    /// The file that is open.
+    /// State of an open file.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn of(file: &File) -> io::Result<Self> {
         Ok(Self(fstat(file)?))
     }
 
-    /// Whether it is a symbolic link.
+    /// True for a symbolic link.
     pub fn is_link(&self) -> bool {
         self.kind() == FileType::Symlink
     }
 
-    /// Whether it is a regular file.
+    /// True for a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == FileType::RegularFile
     }
 
-    /// Whether it is a socket.
+    /// True for a socket.
     pub fn is_socket(&self) -> bool {
         self.kind() == FileType::Socket
     }
 
-    /// The user it belongs to.
+    /// Owner of the file.
     pub fn owner(&self) -> u32 {
         self.0.st_uid
     }
 
-    /// The number, length and time (s, ns) of what was written last: they differ if the file is another one, or was
-    /// written since.
+    /// Inode number, length and modification time (s, ns). They differ if the file is another one, or was written
+    /// since.
     pub fn version(&self) -> (u64, i64, i64, u64) {
         (self.0.st_ino, self.0.st_size, self.0.st_mtime, self.0.st_mtime_nsec)
     }
 
-    /// Whether it is the same file as `other`.
+    /// True if both are the same file.
     pub fn is(&self, other: &Self) -> bool {
         let file = |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_mode & FILE_TYPE);
         file(&self.0) == file(&other.0)
@@ -85,7 +85,7 @@ impl OpenFolder {
     /// Opens a folder. Follows links as [`super::open_to_write`] does.
     ///
     /// # Errors
-    /// As [`super::open_to_write`], and if there is no folder of that name.
+    /// As [`super::open_to_write`], and if there is no folder with that name.
     pub fn open(path: &Path) -> io::Result<Self> {
         let place = find(path)?;
         match (place.name == ".", place.found) {
@@ -101,17 +101,17 @@ impl OpenFolder {
     /// Opens the folder of a file, and returns it with the name of the file.
     ///
     /// # Errors
-    /// As [`Self::open`]; [`io::ErrorKind::InvalidInput`] if the path ends with no name.
+    /// As [`Self::open`]; [`io::ErrorKind::InvalidInput`] if the path does not end with a name.
     pub fn of(path: &Path) -> io::Result<(Self, OsString)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         Ok((Self::open(folder.unwrap_or(Path::new(".")))?, name.to_owned()))
     }
 
-    /// Opens a folder in this one; `to_make` makes it if it is missing.
+    /// Opens a folder in this one. `to_make` creates it if it is missing.
     ///
     /// # Errors
-    /// Of the system, also if the name is a link.
+    /// System errors, also if the name is a link.
     pub fn inside(&self, name: impl AsRef<OsStr>, to_make: bool) -> io::Result<Self> {
         let name = name.as_ref();
         if to_make {
@@ -124,8 +124,8 @@ impl OpenFolder {
         Ok(Self { stat: fstat(&fd)?, fd, path: self.path.join(name) })
     }
 
-    /// Checks that no other user can change what is in this folder, except in one such as `/tmp`, where others can't
-    /// rename what is not theirs. Always so for a process without privileges.
+    /// Checks that no other user can change the contents of this folder. Folders such as `/tmp` pass, because others
+    /// can't rename files there that aren't theirs. Processes without privileges always pass.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] with the owner or the mode.
@@ -133,26 +133,26 @@ impl OpenFolder {
         if is_privileged() { judge_trusted(&self.stat, &self.path) } else { Ok(()) }
     }
 
-    /// The user it belongs to.
+    /// Owner of the folder.
     pub fn owner(&self) -> u32 {
         self.stat.st_uid
     }
 
-    /// The path when the folder was opened, without links.
+    /// Path of the folder when it was opened, without links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path to a name in this folder by the descriptor, for calls that take paths only. Valid while the folder is
-    /// open, and where `/proc` is mounted.
+    /// Path to a name in this folder by its descriptor, for calls that take paths only. Valid while the folder is open,
+    /// and if `/proc` is mounted.
     pub fn path_by_descriptor(&self, name: impl AsRef<OsStr>) -> PathBuf {
         Path::new(&format!("/proc/self/fd/{}", self.fd.as_raw_fd())).join(name.as_ref())
     }
 
-    /// The first `most` names, in no order.
+    /// Lists at most `most` names, in any order.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let entries = Dir::new(openat(&self.fd, ".", flags, Mode::empty())?)?;
@@ -164,10 +164,10 @@ impl OpenFolder {
         names.filter(is_name).take(most).collect()
     }
 
-    /// Looks at a name. `None`: there is nothing of that name.
+    /// Looks a name up. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn find(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Found>> {
         match statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Found(stat))),
@@ -176,17 +176,17 @@ impl OpenFolder {
         }
     }
 
-    /// Opens a regular file for reading. Never waits for a pipe.
+    /// Opens a regular file for reading. Does not block on pipes.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::InvalidInput`] for anything but a regular file.
+    /// System errors; [`io::ErrorKind::InvalidInput`] for anything but a regular file.
     pub fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         regular(self.open_file(name.as_ref(), flags, Mode::empty())?)
     }
 
-    /// As [`Self::read`], and no other user can have written the file, where this process [has
-    /// privileges](is_privileged).
+    /// Like [`Self::read`]. If this process [has privileges](is_privileged), also checks that no other user can have
+    /// written the file.
     ///
     /// # Errors
     /// As [`Self::read`]; [`io::ErrorKind::InvalidData`] with the owner or the mode.
@@ -198,19 +198,19 @@ impl OpenFolder {
         Ok(file)
     }
 
-    /// Makes a file, which must not be there yet, for writing.
+    /// Creates a file for writing. Fails if the name exists.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn create(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         Ok(self.open_file(name.as_ref(), flags, Mode::from_raw_mode(mode))?)
     }
 
-    /// Opens a regular file to write behind what it has; made with this mode if it is not there. Never waits for a pipe.
+    /// Opens a regular file for appending. Creates it with this mode if it is missing. Does not block on pipes.
     ///
     /// # Errors
-    /// As [`super::open_to_write`]; [`io::ErrorKind::InvalidInput`] for a link and anything else but a regular file.
+    /// As [`super::open_to_write`]; [`io::ErrorKind::InvalidInput`] for links and all other kinds of files.
     pub fn append(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         loop {
             let found = self.find(name.as_ref())?;
@@ -226,7 +226,7 @@ impl OpenFolder {
                 is_of_kernel: false,
             };
             match write::open(&place, Opening::Append, mode) {
-                // Another process has made it just now: look at that one.
+                // Another process has just created the file: look it up again.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 opened => return regular(opened?),
             }
@@ -238,10 +238,10 @@ impl OpenFolder {
         Ok(File::from(openat(&self.fd, name, flags, mode)?))
     }
 
-    /// Removes a name if it still is what was found. Says whether it is gone.
+    /// Removes a name if it still has this state. Returns true if the name is gone.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn remove(&self, name: impl AsRef<OsStr>, found: &Found) -> io::Result<bool> {
         let name = name.as_ref();
         match self.find(name)? {
@@ -258,23 +258,23 @@ impl OpenFolder {
     /// Removes an empty folder in this one.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn remove_folder(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames what is in this folder, in place of what has the new name.
+    /// Renames an entry of this folder. Replaces the target.
     ///
     /// # Errors
-    /// Of the system.
+    /// System errors.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref())?)
     }
 
-    /// Makes a link, in place of an older link.
+    /// Creates a link. Replaces an older link.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::AlreadyExists`] if something else than a link has the name.
+    /// System errors; [`io::ErrorKind::AlreadyExists`] if the name is taken by anything but a link.
     pub fn put_link(&self, name: impl AsRef<OsStr>, to: impl AsRef<Path>) -> io::Result<()> {
         let name = name.as_ref();
         if self.find(name)?.is_some_and(|found| !found.is_link()) {
@@ -283,16 +283,16 @@ impl OpenFolder {
         let draft = draft_of(name);
         symlinkat(to.as_ref(), &self.fd, &draft)?;
         self.rename(&draft, name).inspect_err(|_| {
-            // The first failure is reported.
+            // The rename error is returned.
             let _ = unlinkat(&self.fd, &draft, AtFlags::empty());
         })
     }
 
-    /// Sets the permissions of a socket that this process has just made, and returns it as it was found.
+    /// Sets the permissions of a socket that this process has just created, and returns its state.
     ///
     /// # Errors
-    /// Of the system, also where `/proc` is not mounted; [`io::ErrorKind::InvalidData`] if another user has laid
-    /// something else in its place.
+    /// System errors, also if `/proc` is not mounted; [`io::ErrorKind::InvalidData`] if another user has replaced the
+    /// socket.
     pub fn set_mode_of_socket(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Found> {
         let name = name.as_ref();
         let file = openat(&self.fd, name, LOOK, Mode::empty())?;
@@ -305,15 +305,15 @@ impl OpenFolder {
                 "{shown} was replaced just now by what another user chose"
             )));
         }
-        // The number of the descriptor stands for what was judged, whatever has the name now.
+        // The descriptor refers to the checked file, even if another file has the name now.
         let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
         std::fs::set_permissions(opened, Permissions::from_mode(mode))?;
         Ok(found)
     }
 }
 
-/// Removes the name of a file that this process has opened, unless another file has it by now. Follows links as
-/// [`super::open_to_write`] does.
+/// Removes the name of a file that this process has opened, unless another file has the name by now. Follows links like
+/// [`super::open_to_write`].
 ///
 /// # Errors
 /// As [`OpenFolder::open`].
@@ -323,7 +323,7 @@ pub fn remove_opened(path: &Path, file: &File) -> io::Result<bool> {
     folder.remove(&place.name, &Found::of(file)?)
 }
 
-/// Removes an empty folder. Follows links on the way as [`super::open_to_write`] does.
+/// Removes an empty folder. Follows links in the path like [`super::open_to_write`].
 ///
 /// # Errors
 /// As [`OpenFolder::open`], and if the folder is not empty.

@@ -10,11 +10,11 @@ use polyrail_proto::published::{EXTRA_MAX, Published};
 use super::{Found, OpenFolder, regular_file};
 use crate::without_write_signals;
 
-/// The most bytes of a file that is read: no engine writes more.
+/// Maximum bytes of a file that is read. No engine writes more.
 const FILE_MAX: u64 = EXTRA_MAX as u64 + (1 << 20);
 
-/// Writes the file such that others see it whole or not at all. Only its owner may read it. A link to its folder counts if
-/// [`crate::files`] follows it.
+/// Writes the file atomically: readers see it whole or not at all. Only its owner may read it. Links in the path of its
+/// folder are followed according to [`crate::files`].
 pub fn write(path: &Path, published: &Published) -> io::Result<()> {
     let got = published.extra.len();
     if got > EXTRA_MAX {
@@ -22,17 +22,17 @@ pub fn write(path: &Path, published: &Published) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     let (folder, name) = OpenFolder::of(path)?;
-    // Threads of one process may write the same file: each has a draft of its own.
+    // Each writer has its own draft, as threads of one process may write the same file.
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
     let mut draft = name.clone();
     draft.push(format!(".{}.{number}", std::process::id()));
-    // One that was left by a process of the same number may have other permissions.
+    // A leftover of a process with the same number may have other permissions.
     if let Some(left) = folder.find(&draft)? {
         folder.remove(&draft, &left)?;
     }
     let mut file = folder.create(&draft, 0o600)?;
-    // No other call takes this name again, so none would remove what is left under it.
+    // Removed here on failure: no later call uses this name.
     without_write_signals(|| file.write_all(&published.encode()))
         .and_then(|()| folder.rename(&draft, &name))
         .inspect_err(|_| {
@@ -40,25 +40,25 @@ pub fn write(path: &Path, published: &Published) -> io::Result<()> {
         })
 }
 
-/// Reads the file; `None` if it is not there yet. Never blocks, whatever kind of file it is.
+/// Reads the file, or returns `None` if it does not exist yet. Never blocks, whatever kind of file it is.
 pub fn read(path: &Path) -> io::Result<Option<Published>> {
     use io::ErrorKind::{NotFound, WouldBlock};
     match regular_file::open(path).and_then(|file| bytes_in(&file)) {
         Ok(bytes) => Published::decode(bytes).map(Some).map_err(invalid),
-        // What holds a lease on the file is asked to let go of it, and does so soon.
+        // Opening a file that has a lease asks the lease holder to give it up, which happens soon.
         Err(error) if matches!(error.kind(), NotFound | WouldBlock) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Reads a file that is open.
+/// Reads an open file.
 pub fn read_open(file: &File) -> io::Result<Published> {
     regular_file::require(file)?;
     Published::decode(bytes_in(file)?).map_err(invalid)
 }
 
 fn bytes_in(file: &File) -> io::Result<Vec<u8>> {
-    // Who can write it decides whom the reader takes for its peer.
+    // A writer of this file controls which engine the reader connects to.
     regular_file::refuse_if_others_may_write(file)?;
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
@@ -68,7 +68,7 @@ fn bytes_in(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The error of a file whose content is wrong.
+/// Error for a file with invalid content.
 pub fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

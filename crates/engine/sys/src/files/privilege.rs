@@ -1,4 +1,4 @@
-//! Rights of this process that its user does not have.
+//! Privileges that this process has and its user does not.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Whether this process may do more than an ordinary user: it is root, or has a capability. Root of a user namespace
+/// True if this process may do more than an ordinary user: it is root, or has a capability. Root of a user namespace
 /// whose only user is an ordinary user outside can do no more than that user.
 pub fn is_privileged() -> bool {
     let may_more = geteuid().is_root()
@@ -14,20 +14,20 @@ pub fn is_privileged() -> bool {
     may_more && !is_ordinary_outside(&user_map(), owner_of_settings)
 }
 
-/// The owner of `/proc/sys`, which is root of the host. A user namespace without that user shows the overflow user.
+/// Owner of `/proc/sys`, which is root of the host. A user namespace without that user shows the overflow user.
 fn owner_of_settings() -> Option<u32> {
     fs::metadata("/proc/sys").ok().map(|found| found.uid())
 }
 
-/// The number that the user `own` has outside of this process's user namespace, where it may be root. The number
-/// itself if the system does not say.
+/// Number of the user `own` outside of this process's user namespace, where it may be root. Returns `own` if the system
+/// does not report a mapping.
 pub fn user_outside(own: u32) -> u32 {
     let map = user_map();
     let mut inside = ranges(&map).filter(|(first, _, count)| own >= *first && own - first < *count);
     inside.next().map_or(own, |(first, outer, _)| outer + (own - first))
 }
 
-/// Whether this user is root or the user of this process.
+/// True for root and the user of this process.
 pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
@@ -36,8 +36,8 @@ fn user_map() -> String {
     fs::read_to_string("/proc/self/uid_map").unwrap_or_default()
 }
 
-/// Whether a user namespace has one user, who is an ordinary user outside. The map names the user in the namespace above
-/// only; through several namespaces it is root of the host who owns what root of the host owns.
+/// True if a user namespace has a single user, who is an ordinary user outside. The map gives the user in the parent
+/// namespace only. With nested namespaces the owner of a file of the host's root identifies that root.
 fn is_ordinary_outside(map: &str, owner_of_settings: impl Fn() -> Option<u32>) -> bool {
     let mut users = ranges(map);
     match (users.next(), users.next()) {
@@ -48,7 +48,7 @@ fn is_ordinary_outside(map: &str, owner_of_settings: impl Fn() -> Option<u32>) -
     }
 }
 
-/// The first user inside, the first one outside, and the number of users.
+/// First user inside, first user outside, and number of users of each range.
 fn ranges(map: &str) -> impl Iterator<Item = (u32, u32, u32)> {
     map.lines().filter_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);
@@ -74,7 +74,7 @@ mod tests {
         assert!(!is_ordinary("", Some(65534)), "an unreadable map is no reason to trust more");
     }
 
-    /// Tells the process in the namespace what to find.
+    /// Environment variable with the expected result for the child in the namespace.
     const EXPECTED: &str = "POLYRAIL_TEST_IS_PRIVILEGED";
 
     #[test]

@@ -1,4 +1,4 @@
-//! Files that users name, opened so that nothing blocks or happens by it.
+//! Files named by users, opened such that nothing blocks and no device reacts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -9,13 +9,13 @@ use rustix::fs::OFlags;
 
 use super::{Opening, open_to_write, refused};
 
-/// Opens a regular file for reading, and nothing else: a named pipe would block until another process
-/// writes, and opening some devices does something.
+/// Opens regular files for reading. Opening a named pipe would block until another process writes, and opening some
+/// devices has side effects.
 pub fn open(path: &Path) -> io::Result<File> {
     check(fs::metadata(path)?.file_type())?;
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    // Another one may have taken its place meanwhile.
+    // Another file may have taken its place meanwhile.
     require(&file)?;
     Ok(file)
 }
@@ -25,13 +25,12 @@ pub fn require(file: &File) -> io::Result<()> {
     check(file.metadata()?.file_type())
 }
 
-/// Opens a file to write behind what it holds: a regular file, which is made if it is not there, or a device such as
-/// `/dev/null`.
+/// Opens a file for appending: a regular file, which is created if missing, or a device such as `/dev/null`.
 pub fn append_to(path: &Path) -> io::Result<File> {
     let opened = open_to_write(path, Opening::Append, 0o666);
     let there = match &opened {
         Ok(file) => file.metadata(),
-        // A pipe without a reader is not opened.
+        // Opening a pipe without a reader fails.
         Err(_) => fs::metadata(path),
     };
     match there {
@@ -40,7 +39,7 @@ pub fn append_to(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Refuses a file that its owner's group or every user may write: the caller takes it at its word.
+/// Refuses a file that the group or all users may write, because the caller trusts its content.
 pub fn refuse_if_others_may_write(file: &File) -> io::Result<()> {
     let mode = file.metadata()?.mode() & 0o7777;
     if mode & 0o022 == 0 {
@@ -51,7 +50,7 @@ pub fn refuse_if_others_may_write(file: &File) -> io::Result<()> {
     )))
 }
 
-/// Refuses a file of another user than this one or root.
+/// Refuses a file that belongs to neither this user nor root.
 pub fn refuse_if_of_others(file: &File) -> io::Result<()> {
     let (owner, own) = (file.metadata()?.uid(), own_user()?);
     if owner == own || owner == 0 {
@@ -60,8 +59,7 @@ pub fn refuse_if_of_others(file: &File) -> io::Result<()> {
     Err(refused(format!("it belongs to user {owner}; allowed: this user ({own}) and root")))
 }
 
-/// Returns the words for what is allowed, where the system has refused the file. Faults that are found here say it
-/// themselves.
+/// Phrase for allowed files if the system has refused the file. Errors of this module already contain it.
 pub fn allowed(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(_) => "; allowed: a regular file that this user can read",
@@ -69,7 +67,7 @@ pub fn allowed(error: &io::Error) -> &'static str {
     }
 }
 
-/// Returns the same words for a file that is to be written.
+/// The same phrase for a file to be written.
 pub fn allowed_for_writing(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(_) => "; allowed: a file that this user may write, or a device such as /dev/null",
@@ -77,7 +75,7 @@ pub fn allowed_for_writing(error: &io::Error) -> &'static str {
     }
 }
 
-/// The user of this process, as files are owned by it.
+/// The user of this process, as the owner of its files.
 pub fn own_user() -> io::Result<u32> {
     Ok(fs::metadata("/proc/self")?.uid())
 }

@@ -1,4 +1,4 @@
-//! What another user may lay, and what then happens. Those tests need root, who can make files of another user.
+//! Files that another user may plant, and the results. The tests that need files of another user run as root.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::*;
 
-/// The user whose files root must not believe.
+/// User whose files root must not trust.
 const OTHER: u32 = 65534;
 
 /// A new folder of this user, removed at the end.
@@ -100,7 +100,7 @@ fn a_file_that_is_locked_can_be_opened_by_its_owner_only() {
     assert_eq!(lock(&second).unwrap_err().kind(), ErrorKind::WouldBlock);
     drop(first);
     lock(&second).unwrap();
-    // Devices are everybody's.
+    // Devices are shared by all users.
     let null = fs::File::open("/dev/null").unwrap();
     let before = null.metadata().unwrap().mode();
     lock(&null).unwrap();
@@ -197,10 +197,10 @@ fn root_writes_to_no_second_name_and_to_no_file_of_another_user() {
     let pipe = folder.at("shared/pipe");
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
     give(&pipe);
-    // It does not wait for a reader.
+    // The open does not wait for a reader.
     assert!(open_to_write(&pipe, Opening::Truncate, 0o600).is_err());
     assert!(open_trusted(&pipe, false).is_err());
-    // In a folder of that user, the name may get a new file, and nothing is written to theirs.
+    // In that user's folder the name may get a new file, which leaves their file unchanged.
     assert!(require_replaceable(&theirs).is_err());
     give(&folder.at("shared"));
     for opening in [Opening::Append, Opening::Keep, Opening::Write, Opening::Truncate] {
@@ -213,7 +213,7 @@ fn root_writes_to_no_second_name_and_to_no_file_of_another_user() {
     let mut read = String::new();
     held.read_to_string(&mut read).unwrap();
     assert_eq!((read.as_str(), text(&theirs).as_str(), text(&file).as_str()), ("", "new", "old"));
-    // A pipe would be written to.
+    // A pipe would be written to instead of replaced.
     assert!(require_replaceable(&pipe).is_err() && replace(&pipe, b"new").is_err());
 }
 
@@ -331,7 +331,7 @@ fn root_takes_over_no_file_and_no_mode_of_another_user() {
     folder.mode("shared/own", 0o664);
     replace(&own, b"newer").unwrap();
     assert_eq!(mode(&own), 0o664);
-    // In a folder of that user root writes the file, and the mode is that of a new file.
+    // In that user's folder root replaces the file, and the mode is that of a new file.
     give(&folder.at("shared"));
     replace(&theirs, b"new").unwrap();
     assert_eq!((text(&theirs).as_str(), mode(&theirs) & 0o022), ("new", 0));
@@ -349,7 +349,7 @@ fn an_open_folder_stays_the_same_when_a_link_takes_its_place() {
     assert!(open.remove("f", &found).unwrap());
     assert_eq!(text(&victim), "keep");
     assert!(!folder.at("away/f").exists());
-    // Another file of that name stays, and so does a link.
+    // Another file with that name stays, and so does a link.
     folder.file("away/f", "another");
     let other = open.find("f").unwrap().unwrap();
     fs::rename(folder.at("away/f"), folder.at("away/g")).unwrap();
@@ -375,7 +375,7 @@ fn an_open_folder_appends_to_a_regular_file_of_its_own_and_to_nothing_that_was_l
         write!(open.append("f", 0o600).unwrap(), "{text}").unwrap();
     }
     assert_eq!((text(&victim).as_str(), text(&folder.at("away/f")).as_str()), ("keep", "one two"));
-    // A link to a file that is there, and to one that would be made.
+    // Links to an existing file and to a missing one.
     symlink("f", folder.at("away/link")).unwrap();
     symlink("../victim/new", folder.at("away/new")).unwrap();
     mkfifoat(CWD, folder.at("away/pipe"), Mode::RWXU).unwrap();

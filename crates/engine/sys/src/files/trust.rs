@@ -1,4 +1,4 @@
-//! Files whose word counts: journals that are undone, settings that are obeyed.
+//! Files that the process trusts: journals that it undoes, settings that it obeys.
 
 use std::env;
 use std::fs::File;
@@ -11,15 +11,15 @@ use super::privilege::is_privileged;
 use super::walk::{Place, Purpose, Walk, judge_code, judge_trusted};
 use super::{NULL_DEVICE, refused};
 
-/// Opens a regular file that decides what this process does, for reading, or with `to_append` for appending too.
+/// Opens a regular file that decides what this process does, for reading, or with `to_append` also for appending.
 ///
-/// Where the process [has privileges](is_privileged), the file, every folder on its way and every link must belong to root
-/// or to this user, and nobody else may write them; a folder such as `/tmp` may be on the way. What was opened is
-/// judged, so others can't replace it in between. Never waits for a pipe. `/dev/null` can be read, and so can a file or
-/// pipe of such a user by its descriptor, such as `/dev/stdin`.
+/// If the process [has privileges](is_privileged), the file, every folder in its path and every link must belong to
+/// root or to this user, and be writable by no other; folders such as `/tmp` in the path are allowed. The check uses
+/// the opened file, so others can't replace it in between. Does not block on pipes. `/dev/null` can be read, and so can
+/// a trusted user's file or pipe by its descriptor, such as `/dev/stdin`.
 ///
 /// # Errors
-/// Of the system; [`io::ErrorKind::InvalidData`] for a file that is not trusted, with what is wrong;
+/// System errors; [`io::ErrorKind::InvalidData`] for an untrusted file, with the reason;
 /// [`io::ErrorKind::InvalidInput`] for a pipe, a socket, a folder or a device.
 pub fn open_trusted(path: &Path, to_append: bool) -> io::Result<File> {
     let place = find(path)?;
@@ -50,9 +50,9 @@ pub fn open_trusted(path: &Path, to_append: bool) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Refuses code that was found and not named, if others than root and this user can change it: its file, every folder
-/// on its way and every link. The group may write it where this process has no [privileges](is_privileged). It may be judged
-/// and then loaded by its path: nobody else can replace it in between.
+/// Refuses code at a path that the user did not name if others than root and this user can change it: its file, every
+/// folder in its path and every link. The group may write it if this process has no [privileges](is_privileged). Code
+/// that passes can be loaded by its path afterwards: no other user can replace it in between.
 ///
 /// # Errors
 /// As [`open_trusted`].
@@ -63,7 +63,7 @@ pub fn require_trusted_code(path: &Path) -> io::Result<()> {
     judge_code(found, path)
 }
 
-/// Opens what a link of `/proc` leads to.
+/// Opens the target of a link of `/proc`.
 fn open_descriptor(place: &Place, path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(&place.folder, &place.name, flags, Mode::empty())?;
@@ -77,8 +77,8 @@ fn open_descriptor(place: &Place, path: &Path) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Checks that nobody but root and this user can change what is in a folder, or lay one of its name if it is not there
-/// yet. Always so for a process without privileges.
+/// Checks that only root and this user can change the contents of a folder, or create it if it is missing. Processes
+/// without privileges always pass.
 ///
 /// # Errors
 /// As [`open_trusted`].
@@ -92,7 +92,7 @@ pub fn require_trusted(folder: &Path) -> io::Result<()> {
         match find(&folder) {
             Ok(place) => match &place.found {
                 Some(stat) => return judge_trusted(stat, &folder),
-                // Its folder was judged on the way.
+                // The walk has checked its parent folder.
                 None => return Ok(()),
             },
             Err(error) if is_missing(&error) && folder.pop() => {}
@@ -110,7 +110,7 @@ fn walk_to(path: &Path, purpose: Purpose) -> io::Result<Place> {
     walk.to(&absolute(path)?)
 }
 
-/// The path from the root, so that every folder above is judged. `..` stays: it may lead through a link.
+/// Makes the path absolute, so that every folder above is checked. `..` stays, because it may lead through a link.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.is_absolute() {
         true => Ok(path.to_owned()),

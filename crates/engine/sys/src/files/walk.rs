@@ -1,5 +1,5 @@
-//! Follows a path part by part. Each part is opened in the folder before it, so nothing that another user renames meanwhile
-//! leads elsewhere.
+//! Follows a path part by part. Each part is opened relative to the folder before it, so renames by another user have
+//! no effect on the walk.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,47 +16,47 @@ use rustix::io::Errno;
 use super::privilege::{is_privileged, is_trusted};
 use super::refused;
 
-/// The most links of a path, as in the kernel.
+/// Maximum number of links in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// What a path is followed for.
+/// Purpose for which a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The process will do what the file says.
+    /// The process will obey the file.
     Trust,
-    /// The process will run the file, which nobody named.
+    /// The process will run the file, which the user did not name.
     Run,
     /// The process will write there.
     Write,
-    /// The file is one of the copy of a machine. Links stay below the root.
+    /// The file belongs to a copy of a machine. Links stay below the root.
     Below,
-    /// As [`Self::Below`], and there must be no link.
+    /// Like [`Self::Below`], and links are refused.
     BelowWithoutLinks,
 }
 
-/// The end of a path: a name in an open folder. It is no link, unless the caller asked for links.
+/// End of a path: a name in an open folder. The name is not a link, unless the caller asked for links.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) folder: OwnedFd,
     pub(super) folder_stat: Stat,
     /// A single part, or `.` for the folder itself.
     pub(super) name: OsString,
-    /// `None` if there is nothing of that name.
+    /// `None` if the name does not exist.
     pub(super) found: Option<Stat>,
-    /// Where that is, as seen from the root, without links.
+    /// Path as seen from the root, without links.
     pub(super) path: PathBuf,
-    /// The name is a link of `/proc`, which only the kernel can follow.
+    /// True if the name is a link of `/proc`, which only the kernel can follow.
     pub(super) is_of_kernel: bool,
 }
 
-/// The way of a path.
+/// Parameters of a walk.
 pub(super) struct Walk<'a> {
     pub(super) purpose: Purpose,
-    /// Where absolute paths and links begin.
+    /// Start of absolute paths and links.
     pub(super) root: &'a Path,
-    /// Makes missing folders with this mode.
+    /// Mode for creating missing folders; `None` to create none.
     pub(super) makes_folders: Option<u32>,
-    /// Follows a link that is the last part.
+    /// True to follow a link that is the last part.
     pub(super) follows_last: bool,
 }
 
@@ -143,7 +143,7 @@ impl Walk<'_> {
         self.judged(fd, stat, shown)
     }
 
-    /// A folder, unless what is in it can't count.
+    /// Checks a folder for the purpose of the walk.
     fn judged(&self, fd: OwnedFd, stat: Stat, path: PathBuf) -> io::Result<Folder> {
         match self.purpose {
             Purpose::Run => judge_code(&stat, &path)?,
@@ -179,7 +179,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The folder at the end of the way.
+    /// The folder at the end of the walk.
     fn whole(&self, way: Vec<Folder>) -> Place {
         let found = way.last().map(|folder| folder.stat);
         let path = way.last().map(|folder| folder.path.clone()).unwrap_or_default();
@@ -192,8 +192,8 @@ pub(super) fn judge_trusted(stat: &Stat, path: &Path) -> io::Result<()> {
     judge(stat, path, 0o022)
 }
 
-/// The same of code and its folders, for any process. A user without privileges who works with files that the group may
-/// write trusts that group.
+/// Like [`judge_trusted`] for code and its folders, in any process. Without privileges the group may write, because a
+/// user who works with such files trusts the group.
 pub(super) fn judge_code(stat: &Stat, path: &Path) -> io::Result<()> {
     judge(stat, path, if is_privileged() { 0o022 } else { 0o002 })
 }
@@ -206,7 +206,7 @@ fn judge(stat: &Stat, path: &Path, others: u32) -> io::Result<()> {
             stat.st_uid
         )));
     }
-    // In a folder such as /tmp, others can't rename what is not theirs; what is in it is judged next.
+    // In a folder such as /tmp, others can't rename files that aren't theirs. The next part is checked itself.
     let is_shared = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && is_sticky(stat);
     if stat.st_mode & others != 0 && !is_shared {
         return Err(refused(format!(
@@ -218,17 +218,17 @@ fn judge(stat: &Stat, path: &Path, others: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether only owners may rename and remove what is in a folder.
+/// True if only owners may rename and remove entries of a folder.
 fn is_sticky(folder: &Stat) -> bool {
     folder.st_mode & 0o1000 != 0
 }
 
-/// Opens nothing but the name itself.
+/// Opens only the name itself.
 pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 pub(super) const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 fn end(mut way: Vec<Folder>, name: OsString, found: Option<Stat>, path: PathBuf) -> Place {
-    // A way always has a folder: `to` looks at the last one before it goes on.
+    // `way` is never empty: `to` checks for the last folder before it continues.
     let last = way.pop().expect("a way has a folder");
     Place { folder: last.fd, folder_stat: last.stat, name, found, path, is_of_kernel: false }
 }
@@ -237,7 +237,7 @@ fn is_of_proc(folder: impl AsFd) -> io::Result<bool> {
     Ok(fstatfs(folder)?.f_type == PROC_SUPER_MAGIC)
 }
 
-/// Puts the parts of a path on the stack of those ahead, the first one on top.
+/// Pushes the parts of a path, with the first part on top.
 fn push_parts(ahead: &mut Vec<OsString>, path: &Path) {
     let parts = path.components().filter_map(|part| match part {
         Component::RootDir => Some(OsStr::new("/")),

@@ -14,34 +14,35 @@ use super::privilege::{is_privileged, is_trusted};
 use super::refused;
 use super::walk::{Place, Purpose, Walk};
 
-/// How a file is opened that the process writes.
+/// Mode of opening a file for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// It must not be there yet. Text goes behind what is there.
+    /// Creates the file and fails if it exists. Appends.
     New,
-    /// Made if it is not there; an older text is gone.
+    /// Creates the file if it is missing. Truncates it.
     Truncate,
-    /// Made if it is not there; an older text stays.
+    /// Creates the file if it is missing. Keeps its content.
     Write,
-    /// As [`Self::Write`], and may be read.
+    /// Like [`Self::Write`], and readable.
     Keep,
-    /// Made if it is not there; text goes behind an older one. Never waits for a pipe.
+    /// Creates the file if it is missing. Appends. Does not block on pipes.
     Append,
-    /// As [`Self::Append`], and may be read.
+    /// Like [`Self::Append`], and readable.
     ReadAppend,
 }
 
-/// Opens a file to write it; `mode` is for a new one.
+/// Opens a file for writing; `mode` is for a new one.
 ///
-/// No link is followed that another user has laid, on the whole way. In a process [with privileges](is_privileged) these
-/// are refused, too: a file or pipe of another user; and a second name of a file, in a folder where others may make names.
+/// Links of other users are not followed anywhere in the path. In a process [with privileges](is_privileged) these are
+/// refused, too: files and pipes of other users, and files with several names in a folder where others may create
+/// names.
 ///
 /// # Errors
-/// Of the system; [`io::ErrorKind::InvalidData`] for what is refused, with the reason.
+/// System errors; [`io::ErrorKind::InvalidData`] for refused files, with the reason.
 pub fn open_to_write(path: &Path, opening: Opening, mode: u32) -> io::Result<File> {
     loop {
         match open(&find(path)?, opening, mode) {
-            // Another process has made it just now: look at that one.
+            // Another process has just created the file: look it up again.
             Err(error)
                 if error.kind() == io::ErrorKind::AlreadyExists && opening != Opening::New => {}
             opened => return opened,
@@ -49,13 +50,13 @@ pub fn open_to_write(path: &Path, opening: Opening, mode: u32) -> io::Result<Fil
     }
 }
 
-/// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the older one stays, and
-/// no reader sees a part of either. A device or pipe is written to. Follows links and refuses files as [`open_to_write`]
-/// does, but takes the place of a file of another user in a folder of that user, as nothing is written to that file. The
-/// new file keeps the older one's permissions, except those that another user chose.
+/// Replaces a file atomically: if the disk is full or this process is killed, the older file stays, and no reader sees
+/// a part of either. Devices and pipes are written to. Follows links and refuses files like [`open_to_write`], but
+/// replaces a file of another user in a folder of that user, because nothing is written to that file. The new file
+/// keeps the older one's permissions, except those that another user chose.
 ///
 /// # Errors
-/// As [`open_to_write`]. Nothing is left of the new file then.
+/// As [`open_to_write`]. Then nothing of the new file is left.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let place = find(path)?;
     let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -68,7 +69,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = match openat(&place.folder, &draft, flags, Mode::from_raw_mode(0o666)) {
         Ok(file) => File::from(file),
         Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => return Err(errno.into()),
-        // A file in a folder where this user makes none.
+        // The folder allows no new files, so write to the file itself.
         Err(_) => return open(&place, Opening::Truncate, 0o666)?.write_all(bytes),
     };
     let kept = place.found.as_ref().and_then(|old| mode_to_keep(&place, old));
@@ -79,13 +80,13 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let rename = || Ok(renameat(&place.folder, &draft, &place.folder, &place.name)?);
     let written = file.write_all(bytes).and_then(|()| keep_mode(&file)).and_then(|()| rename());
     if written.is_err() {
-        // The first failure is reported.
+        // The first error is returned.
         let _ = unlinkat(&place.folder, &draft, AtFlags::empty());
     }
     written
 }
 
-/// Checks that [`replace`] would refuse no link and no file at this path. Makes nothing; a missing folder is no fault.
+/// Checks that [`replace`] would not refuse this path. Creates nothing. A missing folder is fine.
 ///
 /// # Errors
 /// As [`replace`].
@@ -103,8 +104,8 @@ fn judge_replaced(place: &Place) -> io::Result<()> {
     if is_at_home && !is_trusted(found.st_uid) { Ok(()) } else { judge(place, found) }
 }
 
-/// The permissions of an older file that the new one keeps; `None`: those of a new file. Others can write nothing of a
-/// process with privileges where they could also have set the older permissions.
+/// Permissions of the older file that the new one keeps. `None` for those of a new file. In a process with privileges,
+/// the new file is not writable by others if they could have set the older permissions.
 fn mode_to_keep(place: &Place, old: &Stat) -> Option<u32> {
     let mode = old.st_mode & 0o777;
     match is_privileged() {
@@ -114,10 +115,10 @@ fn mode_to_keep(place: &Place, old: &Stat) -> Option<u32> {
     }
 }
 
-/// Makes a folder and those above it that are missing. Follows links as [`open_to_write`] does.
+/// Creates a folder and its missing parents. Follows links like [`open_to_write`].
 ///
 /// # Errors
-/// As [`open_to_write`], and if something else than a folder has the name.
+/// As [`open_to_write`], and if the name is taken by anything but a folder.
 pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
     match walk(Some(mode)).to(path)?.name == "." {
         true => Ok(()),
@@ -133,7 +134,7 @@ fn walk(makes_folders: Option<u32>) -> Walk<'static> {
     Walk { purpose: Purpose::Write, root: Path::new("/"), makes_folders, follows_last: true }
 }
 
-/// Opens the end of a path, and judges what was opened.
+/// Opens the end of a path, and checks the opened file.
 pub(super) fn open(place: &Place, opening: Opening, mode: u32) -> io::Result<File> {
     use OFlags as O;
     if let Some(found) = &place.found {
@@ -144,14 +145,14 @@ pub(super) fn open(place: &Place, opening: Opening, mode: u32) -> io::Result<Fil
     }
     let how = match opening {
         Opening::New => O::WRONLY | O::CREATE | O::EXCL | O::APPEND,
-        // Emptied when it has been judged.
+        // Truncated after the check.
         Opening::Truncate => O::WRONLY | O::CREATE,
         Opening::Write => O::WRONLY | O::CREATE,
         Opening::Keep => O::RDWR | O::CREATE,
         Opening::Append => O::WRONLY | O::APPEND | O::CREATE | O::NONBLOCK,
         Opening::ReadAppend => O::RDWR | O::APPEND | O::CREATE | O::NONBLOCK,
     };
-    // A new file must be new: else it may be a link or a file that another user has laid just now.
+    // A new file must be new. Otherwise it may be a link or file that another user has just planted.
     let how = if place.found.is_none() && how.contains(O::CREATE) { how | O::EXCL } else { how };
     let how = if place.is_of_kernel { how & !O::CREATE } else { how | O::NOFOLLOW };
     let flags = how | O::NOCTTY | O::CLOEXEC;
@@ -169,7 +170,7 @@ pub(super) fn open(place: &Place, opening: Opening, mode: u32) -> io::Result<Fil
     Ok(file)
 }
 
-/// Refuses what another user may have laid so that this process writes to it.
+/// Refuses files that another user may have planted for this process to write to.
 fn judge(place: &Place, found: &Stat) -> io::Result<()> {
     let kind = FileType::from_raw_mode(found.st_mode);
     let can_be_laid = matches!(kind, FileType::RegularFile | FileType::Fifo);
@@ -192,12 +193,12 @@ fn judge(place: &Place, found: &Stat) -> io::Result<()> {
     }
 }
 
-/// Whether other users may make names in a folder.
+/// True if other users may create names in a folder.
 fn is_shared(folder: &Stat) -> bool {
     !is_trusted(folder.st_uid) || folder.st_mode & 0o022 != 0
 }
 
-/// A name for what is renamed to `name` when it is complete.
+/// Temporary name of a file that is renamed to `name` when it is complete.
 pub(super) fn draft_of(name: &OsStr) -> OsString {
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);

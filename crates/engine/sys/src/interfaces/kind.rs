@@ -1,9 +1,9 @@
-//! The kind of an interface, on the kernel's word.
+//! Kind of an interface, as reported by the kernel.
 
 use polyrail_netlink::Link;
 use polyrail_proto::rails::Kind;
 
-/// Types of hardware that have only one other end: PPP, tunnels, none.
+/// Hardware types with only one other end: PPP, tunnels, none.
 const POINT_TO_POINT: [u16; 9] = [
     libc::ARPHRD_PPP,
     libc::ARPHRD_TUNNEL,
@@ -16,7 +16,7 @@ const POINT_TO_POINT: [u16; 9] = [
     libc::ARPHRD_SLIP,
 ];
 
-/// `has_device`: whether the interface belongs to a device on a bus.
+/// `has_device` is true if the interface belongs to a device on a bus.
 pub(super) fn kind_of(link: &Link, has_device: bool) -> Kind {
     if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
         return Kind::Loopback;
