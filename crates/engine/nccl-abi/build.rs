@@ -1,4 +1,4 @@
-//! Compiles the logger for plugins, which has to be C: it is variadic.
+//! Compiles the logger for plugins, which is in C because it is variadic.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! A record as a JSON document; `schemas/log.json` describes it.
+//! Records as JSON lines, described by `schemas/log.json`.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ where
     }
 }
 
-/// In the order in which people read it.
+/// Fields in the order in which people read them.
 #[derive(Serialize)]
 struct Line<'a> {
     schema_version: u32,
@@ -61,7 +61,7 @@ struct Line<'a> {
     pid: u32,
 }
 
-/// The subsystem of a record with the target `polyrail::rail`, or below that.
+/// Subsystem of a record with the target `polyrail::rail`, or below that.
 pub(crate) fn subsystem(target: &str) -> Option<&str> {
     target.strip_prefix("polyrail::").map(|rest| rest.split("::").next().unwrap_or(rest))
 }
@@ -107,7 +107,7 @@ impl Visit for Said {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        // Not a number has no form in JSON.
+        // JSON has no NaN or infinity.
         let number = serde_json::Number::from_f64(value);
         self.put(field, number.map_or_else(|| value.to_string().into(), Value::Number));
     }

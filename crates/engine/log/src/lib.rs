@@ -1,8 +1,7 @@
-//! The log of a process: which records are written, how often, how and where.
+//! The log of a process: selection, rate limit, format and destination of records.
 //!
-//! The engine says what happens by `tracing`, and a program decides where that goes. The command and
-//! the NCCL plugin leave it to this crate, which follows the settings `log_*`. `docs/logs.md` has the
-//! rules for users.
+//! The engine emits `tracing` events, and a program decides where they go. The command and the NCCL plugin use this
+//! crate, which follows the settings `log_*`. `docs/logs.md` has the rules for users.
 
 #![forbid(unsafe_code)]
 

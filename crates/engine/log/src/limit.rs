@@ -1,5 +1,4 @@
-//! Which records are written: those of the wanted level and subsystems, and of each place in the code
-//! only so many per minute.
+//! Selection of records by level and subsystem, and a rate limit for each place in the code.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,13 +18,12 @@ use crate::json::subsystem;
 
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The most records that one place in the code may write per [`WINDOW`].
+/// Maximum number of records per place in the code in each [`WINDOW`].
 const MOST_RECORDS: u32 = 100;
 
-/// Passes to `inner` the records that are wanted, and tells it how many of each kind it left out.
+/// Passes the selected records to `inner`, and reports how many of each kind were dropped.
 ///
-/// `tracing` asks several layers together whether a record is wanted, so this one decides when the
-/// record has come.
+/// `tracing` combines the filters of several layers, so this layer filters when the record arrives.
 pub struct Bounded<L> {
     inner: L,
     level: LevelFilter,
@@ -34,7 +32,7 @@ pub struct Bounded<L> {
 }
 
 impl<L> Bounded<L> {
-    /// Passes records of these subsystems that are at least as severe as `level`.
+    /// Creates a layer that passes records of these subsystems with at least this severity.
     pub fn new(inner: L, level: LevelFilter, subsystems: Subsystems) -> Self {
         Self { inner, level, subsystems, limiter: Mutex::new(Limiter::new(MOST_RECORDS)) }
     }
@@ -67,19 +65,18 @@ impl<S: Subscriber, L: Layer<S>> Layer<S> for Bounded<L> {
     }
 }
 
-/// Whether a record's target, such as `polyrail::rail`, belongs to an allowed subsystem. Records of
-/// libraries, and ours without a subsystem, pass: only what is named can be left out.
+/// True if a record's target, such as `polyrail::rail`, belongs to an allowed subsystem. Records of libraries, and
+/// records of this project without a subsystem, pass: only named subsystems can be excluded.
 fn is_allowed(subsystems: Subsystems, target: &str) -> bool {
     let Some(name) = subsystem(target) else { return true };
     !polyrail_config::SUBSYSTEMS.contains(&name) || subsystems.allows(name)
 }
 
-/// How many records each place in the code has written. There are only as many places as the program
-/// has, so the table is bounded.
+/// Number of records written by each place in the code. The number of places in the program bounds the table.
 struct Limiter {
     per_minute: u32,
     places: HashMap<Identifier, Place>,
-    /// When the first of the places that left something out begins a new minute.
+    /// Earliest end of a window in which a place has dropped records.
     next_due: Option<Instant>,
 }
 
@@ -90,7 +87,7 @@ struct Place {
     left_out: u64,
 }
 
-/// What a place left out in a minute.
+/// Records that a place dropped in a window.
 struct LeftOut {
     metadata: &'static Metadata<'static>,
     count: u64,
@@ -101,11 +98,11 @@ impl Limiter {
         Self { per_minute, places: HashMap::new(), next_due: None }
     }
 
-    /// Whether this record is written.
+    /// True if this record is written.
     fn admit(&mut self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
         let first = Place { metadata, begun: now, written: 0, left_out: 0 };
         let place = self.places.entry(metadata.callsite()).or_insert(first);
-        // A minute that left something out ends in `due`, which tells of it.
+        // A window with dropped records ends in `due`, which reports them.
         if place.left_out == 0 && now.duration_since(place.begun) >= WINDOW {
             (place.begun, place.written) = (now, 0);
         }
@@ -119,7 +116,7 @@ impl Limiter {
         false
     }
 
-    /// What is to be told now.
+    /// Dropped records to report now.
     fn due(&mut self, now: Instant) -> Vec<LeftOut> {
         if self.next_due.is_none_or(|due| now < due) {
             return Vec::new();
@@ -139,7 +136,7 @@ impl Limiter {
     }
 }
 
-/// What tells of records that were left out, as a place in the code that `tracing` knows.
+/// Callsite of the reports about dropped records, as `tracing` requires one.
 struct Telling;
 
 static TELLING: Telling = Telling;
@@ -156,7 +153,7 @@ static TOLD: Metadata<'static> = Metadata::new(
 );
 
 impl Callsite for Telling {
-    // It is written past every filter, so nobody's interest matters.
+    // Reports bypass all filters, so interest does not matter.
     fn set_interest(&self, _: Interest) {}
 
     fn metadata(&self) -> &Metadata<'_> {
@@ -165,12 +162,12 @@ impl Callsite for Telling {
 }
 
 impl LeftOut {
-    /// Hands a record of it to `write`.
+    /// Passes the report as a record to `write`.
     fn tell(&self, write: impl FnOnce(&Event<'_>)) {
         let file = self.metadata.file().unwrap_or("unknown");
         let at = format!("{file}:{}", self.metadata.line().unwrap_or(0));
         let mut fields = TOLD.fields().iter();
-        // As many as `TOLD` names, above.
+        // The number of fields in `TOLD`, above.
         let keys: [_; 4] = std::array::from_fn(|_| fields.next().expect("four fields"));
         let message =
             "of more than 100 records of one kind in a minute, the later ones were left out";
@@ -221,7 +218,7 @@ mod tests {
         }
         assert_eq!(written, [0, 1, 2, 60, 61, 62, 120, 121, 122]);
         assert_eq!(told, [(60, 57), (120, 57)]);
-        // The storm is over; the next record of whatever place tells the rest.
+        // After the storm, the next record of any place triggers the last report.
         let later: Vec<u64> =
             limiter.due(begin + SECOND * 1000).iter().map(|one| one.count).collect();
         assert_eq!(later, [27]);

@@ -1,4 +1,4 @@
-//! Where records go.
+//! Destinations of records.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,41 +12,41 @@ use polyrail_sys::files::{self, Opening};
 use polyrail_sys::without_write_signals;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Why a log can't be what the settings want.
+/// Reason why a log can't be set up as configured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The file is not there and can't be made, or may not be written.
+    /// The file does not exist and can't be created, or is not writable.
     #[error(
         "log_file = `{}` can't be opened for writing: {source}; allowed: a file, or a device such as /dev/null",
         shown(path)
     )]
     Open {
-        /// The file, with its marks filled in.
+        /// File name with its placeholders filled in.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else than a file has that name.
+    /// The name is taken by something other than a file.
     #[error(
         "log_file = `{}` is {what}; allowed: a file, or a device such as /dev/null",
         shown(path)
     )]
     NotAFile {
-        /// The file, with its marks filled in.
+        /// File name with its placeholders filled in.
         path: PathBuf,
         what: &'static str,
     },
     /// The log of this process was started with other settings.
     #[error("{name} = `{value}` comes too late: the log of this process began with `{kept}`")]
     Taken { name: &'static str, value: String, kept: String },
-    /// The program has a subscriber of `tracing` of its own, which gets the records.
+    /// The program has its own `tracing` subscriber, which gets the records.
     #[error("log_file = `{file}` has no effect: this program already takes the records itself")]
     Foreign { file: String },
 }
 
 impl LogError {
-    /// What to do about it.
+    /// Returns the fix.
     pub fn help(&self) -> &'static str {
         match self {
             Self::Open { .. } | Self::NotAFile { .. } => {
@@ -59,20 +59,20 @@ impl LogError {
     }
 }
 
-/// A name in an error: in one line.
+/// Formats a name for an error, in one line.
 fn shown(path: &Path) -> String {
     harmless(&path.display().to_string(), &[])
 }
 
-/// Writes a line, its end included, to standard error.
+/// Writes a line, including its line end, to standard error.
 pub type ToStderr = fn(&str);
 
-/// Nobody reads standard error, so nobody can learn that writing failed.
+/// If standard error fails, the failure can't be reported anywhere.
 pub(crate) fn to_stderr(line: &str) {
     let _ = without_write_signals(|| io::stderr().write_all(line.as_bytes()));
 }
 
-/// A file or standard error. Each record becomes one line, whatever outside text it holds.
+/// A file or standard error. Each record becomes one line, whatever external text it contains.
 #[derive(Debug)]
 pub(crate) enum Output {
     Stderr(ToStderr),
@@ -82,14 +82,14 @@ pub(crate) enum Output {
 #[derive(Debug)]
 pub(crate) struct State {
     file: File,
-    /// Whether the last line broke off, because the disk was full.
+    /// True if the last line is incomplete, because the disk was full.
     is_torn: bool,
 }
 
 impl Output {
-    /// Opens a file, behind what it holds.
+    /// Opens a file for appending.
     pub(crate) fn append_to(path: PathBuf) -> Result<Self, LogError> {
-        // It does not wait for a pipe, and the folder may be one where others make files.
+        // Does not block on a pipe, and is safe in folders where others may create files.
         let opened = files::open_to_write(&path, Opening::Append, 0o666);
         let kind = match &opened {
             Ok(file) => file.metadata(),
@@ -131,9 +131,9 @@ impl Output {
 }
 
 impl State {
-    /// Writes the line, or as much of it as there is room for.
+    /// Writes the line, or as much of it as fits.
     fn append(&mut self, line: &str) -> io::Result<()> {
-        // What follows a torn line would make that one wrong, too.
+        // Text after an incomplete line would corrupt that line further.
         let whole = if self.is_torn { format!("\n{line}") } else { line.to_owned() };
         let mut rest = whole.as_bytes();
         while !rest.is_empty() {
@@ -160,7 +160,7 @@ impl<'a> MakeWriter<'a> for Output {
 }
 
 impl Write for &Output {
-    /// Gets one whole record: that is how `tracing-subscriber` hands them over.
+    /// `tracing-subscriber` passes one whole record per call.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         self.write_line(&String::from_utf8_lossy(record));
         Ok(record.len())
@@ -183,7 +183,7 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         rustix::io::ioctl_fionbio(&writer, true).unwrap();
         let mut state = State { file: File::from(OwnedFd::from(writer)), is_torn: false };
-        // A pipe takes a part of a line only if the line is longer than a page.
+        // A pipe takes a partial line only if the line is longer than a page.
         let line = "x".repeat(9999) + "\n";
         let refused = (0..100_000).find_map(|_| state.append(&line).err()).unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
@@ -200,7 +200,7 @@ mod tests {
 
     const LOG_FILE: &str = "POLYRAIL_TEST_LOG_FILE";
 
-    /// Run by the test below in a process whose files may have no bytes.
+    /// Body of the test below, run in a child process whose files may have no bytes.
     #[test]
     fn in_a_limited_process() {
         let limited = std::env::var_os(LOG_FILE);

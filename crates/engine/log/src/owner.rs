@@ -1,4 +1,4 @@
-//! Whose log it is: that of the process, as the first who starts it wants it.
+//! Ownership of the process's log: the first start decides its settings.
 
 use std::path::PathBuf;
 
@@ -15,38 +15,37 @@ use crate::json::Json;
 use crate::limit::Bounded;
 use crate::output::{LogError, Output, ToStderr, to_stderr};
 
-/// What the settings `log_*` say.
+/// Values of the settings `log_*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The file, with its marks; empty is standard error.
+    /// File name with placeholders. Empty for standard error.
     pub file: String,
-    /// Whether the log goes to standard error if the file can't be opened: NCCL, too, goes on without the file of
-    /// `NCCL_DEBUG_FILE`.
+    /// True if the log falls back to standard error when the file can't be opened, as NCCL does with `NCCL_DEBUG_FILE`.
     pub is_optional: bool,
-    /// How records are written.
+    /// Format of records.
     pub format: LogFormat,
-    /// The least severe records.
+    /// Minimum severity.
     pub level: LogLevel,
     pub subsystems: Subsystems,
 }
 
-/// What the log of this process was started with.
+/// Settings with which this process's log was started.
 static OWNED: Mutex<Option<Settings>> = Mutex::new(None);
 
 impl Settings {
-    /// Those of a configuration.
+    /// Returns the settings of a configuration.
     pub fn of(config: &Config) -> Self {
         Self {
             file: config.log_file.clone(),
             is_optional: config.origin("log_file").is_some_and(Origin::is_foreign),
             format: config.log_format,
             level: config.log_level,
-            // The settings let only valid lists through.
+            // The configuration accepts only valid lists.
             subsystems: Subsystems::parse(&config.log_subsystems).unwrap_or(Subsystems::ALL),
         }
     }
 
-    /// A layer that writes records as these settings want it.
+    /// Returns a layer that writes records according to these settings.
     ///
     /// # Errors
     /// The file can't be opened.
@@ -95,7 +94,7 @@ impl Settings {
         }
     }
 
-    /// The first setting that differs: its name, its value here, and the other's.
+    /// Returns the first setting that differs: its name, its value here, and the other's.
     fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let rows = [
             ("log_file", self.file.clone(), other.file.clone()),
@@ -109,17 +108,17 @@ impl Settings {
 
 /// Starts the log of this process, in the file or on standard error.
 ///
-/// The first call decides. A later one with the same settings changes nothing, and is fine.
+/// The first call decides. Later calls with the same settings have no effect and succeed.
 ///
 /// # Errors
-/// The file can't be opened, the log began with other settings, or the program has another subscriber.
-/// The log is then as it was.
+/// The file can't be opened, the log was started with other settings, or the program has another subscriber. The log
+/// then stays unchanged.
 pub fn start(settings: &Settings) -> Result<(), LogError> {
     start_to(settings, to_stderr)
 }
 
-/// As [`start`], for a process that draws on the terminal. Where there is no file, `write` puts each line on standard
-/// error; threads of the engine call it, too, several at once.
+/// Like [`start`], for a process that draws on the terminal. Without a file, `write` prints each line to standard
+/// error. Threads of the engine call it, too, concurrently.
 ///
 /// # Errors
 /// As [`start`].
@@ -127,7 +126,7 @@ pub fn start_to(settings: &Settings, write: ToStderr) -> Result<(), LogError> {
     begin(settings, || Ok(registry().with(settings.layer_to(write)?)))
 }
 
-/// As [`start`], for a process whose records `other` gets, too. Without a file only `other` gets them.
+/// Like [`start`], and also passes the records to `other`. Without a file only `other` gets them.
 ///
 /// # Errors
 /// As [`start`].
@@ -156,7 +155,7 @@ where
         };
     }
     let foreign = || LogError::Foreign { file: settings.file.clone() };
-    // Before a file is made in vain.
+    // Checked before a file is created.
     if tracing::dispatcher::has_been_set() {
         return Err(foreign());
     }

@@ -1,9 +1,9 @@
-//! The time as records of the log have it, for other lines.
+//! Times in the log's format, for other output.
 
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-/// Now, in UTC: `2026-11-24T08:35:30.123456Z`.
+/// Returns the current time in UTC: `2026-11-24T08:35:30.123456Z`.
 pub fn utc_now() -> String {
     let mut text = String::new();
     // Writing to a String can't fail.

@@ -1,5 +1,4 @@
-//! A program that takes the records itself. Each process can have one such subscriber, so this is a
-//! single test in a file of its own.
+//! A program with its own subscriber. Each process can have one, so this single test has its own file.
 
 use polyrail_config::Config;
 use polyrail_log::{LogError, Settings, start};

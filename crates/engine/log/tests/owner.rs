@@ -1,4 +1,4 @@
-//! A process has one log. Each process can begin one, so this is a single test in a file of its own.
+//! A process has one log. Each process can start one, so this single test has its own file.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn the_first_decides_and_others_who_want_another_log_are_told() {
         let builder = Config::builder().set("log_file", file.to_str().unwrap()).unwrap();
         Settings::of(&builder.set("log_format", format).unwrap().build().unwrap())
     };
-    // Who could not begin has not decided anything.
+    // A failed start decides nothing.
     assert!(matches!(start(&of("nowhere/log", "text")), Err(LogError::Open { .. })));
     start(&of("one", "text")).unwrap();
     start(&of("one", "text")).unwrap();

@@ -1,13 +1,12 @@
-//! What a file says of itself before the loader maps it.
+//! Checks of an ELF file before the loader maps it.
 
-/// How a library of 64 bits begins, its bytes in the order of all processors that Polyrail runs on.
+/// First bytes of a 64-bit library in the byte order of all processors that Polyrail runs on.
 const ELF: &[u8] = b"\x7fELF\x02\x01";
-/// How long the header is that follows.
+/// Bytes of the header.
 const HEADER: usize = 64;
 
-/// What is wrong with the bytes of a library before any of its code is looked at, as a sentence about the file. The loader maps a file that is cut off without a
-/// word; touching what is not there then
-/// ends the process by SIGBUS.
+/// Fault of a library's bytes, checked before any of its code runs, as a sentence about the file. The loader maps
+/// truncated files silently. Touching the missing part then ends the process by SIGBUS.
 pub fn damage(bytes: &[u8]) -> Option<String> {
     if bytes.is_empty() {
         return Some("it is empty".to_owned());
@@ -21,8 +20,8 @@ pub fn damage(bytes: &[u8]) -> Option<String> {
     (has < needed).then(|| format!("it is cut off: it has {has} of at least {needed} bytes"))
 }
 
-/// How many bytes the headers of a library speak of: the sections' table, which linkers put last, and each part that is
-/// loaded. Parts whose own entry is cut off need more than there is by themselves.
+/// Number of bytes that the headers of a library describe: the section table, which linkers put last, and each loaded
+/// segment. Segments whose own entry is missing need more bytes than there are in any case.
 fn needed(bytes: &[u8]) -> u64 {
     let number = |at: u64, len: usize| {
         let at = usize::try_from(at).ok()?;
@@ -51,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// A library with one part of a page, and a table of two sections behind it.
+    /// A library with one segment of a page, and a table of two sections behind it.
     fn library() -> Vec<u8> {
         let mut bytes = vec![0; 8192 + 128];
         bytes[..ELF.len()].copy_from_slice(ELF);
@@ -78,11 +77,11 @@ mod tests {
         assert_eq!(cut(8192 + 127), "it is cut off: it has 8319 of at least 8320 bytes");
         assert_eq!(damage(b"").as_deref(), Some("it is empty"));
         assert!(damage(b"#!/bin/sh").unwrap().contains("does not begin as a library"));
-        // A part that ends behind the tables.
+        // A segment that ends behind the tables.
         let mut bytes = library();
         bytes[64 + 32..64 + 40].copy_from_slice(&9000u64.to_le_bytes());
         assert!(damage(&bytes).unwrap().contains("of at least 13096 bytes"));
-        // Numbers that mean nothing.
+        // Header fields with nonsense.
         let mut bytes = library();
         bytes[32..64].fill(0xff);
         assert!(damage(&bytes).unwrap().contains("it is cut off"));

@@ -1,7 +1,7 @@
 //! The interface between NCCL (and RCCL) and a net plugin, versions 5 to 12.
 //!
-//! The layouts are what `plugins/net/example/nccl/net*.h` of NCCL 2.18 to 2.30 compile to on 64-bit
-//! Linux; each has a test. [`Library`] finds and loads a plugin the way NCCL does, and [`Net`] calls it.
+//! The layouts match what `plugins/net/example/nccl/net*.h` of NCCL 2.18 to 2.30 compile to on 64-bit Linux; each has a
+//! test. [`Library`] finds and loads a plugin the way NCCL does, and [`Net`] calls it.
 
 #![warn(missing_docs)]
 

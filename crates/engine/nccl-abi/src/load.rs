@@ -1,4 +1,4 @@
-//! Finds and loads a plugin the way NCCL does, and asks it what NCCL asks first.
+//! Finds and loads a plugin the way NCCL does, and makes NCCL's first calls.
 
 use std::fs;
 use std::io;
@@ -11,18 +11,18 @@ use crate::elf;
 use crate::tables::text;
 use crate::{NetV5, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
-/// A release of NCCL or RCCL, and the versions of the interface that it looks for.
+/// A release of NCCL or RCCL, and the interface versions that it looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Like `NCCL 2.28, 2.29`.
+    /// Name such as `NCCL 2.28, 2.29`.
     pub name: &'static str,
-    /// The oldest version that it takes.
+    /// Oldest version that it accepts.
     pub oldest: u32,
-    /// The newest, which it tries first.
+    /// Newest version, which it tries first.
     pub newest: u32,
 }
 
-/// Releases by what their `src/plugin/net.cc` looks for.
+/// Releases, with the versions that their `src/plugin/net.cc` looks for.
 pub const NCCL_RELEASES: &[Release] = &[
     Release { name: "NCCL 2.18; RCCL of ROCm 6.0, 6.1", oldest: 4, newest: 6 },
     Release { name: "NCCL 2.19", oldest: 5, newest: 7 },
@@ -33,21 +33,21 @@ pub const NCCL_RELEASES: &[Release] = &[
     Release { name: "NCCL 2.30", oldest: 6, newest: 12 },
 ];
 
-/// Why NCCL can't use a library as a plugin.
+/// Reason why NCCL can't use a library as a plugin.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// No file is there that the name may mean.
+    /// No file with this name was found.
     #[error("there is no such library; tried: {}", tried.join(", "))]
     Missing {
-        /// The files, in the order in which they were sought.
+        /// Files tried, in order.
         tried: Vec<String>,
     },
-    /// It is no whole library for this machine.
+    /// The file is not a whole library for this machine.
     #[error("{name}: {fault}; allowed: a shared library")]
     File {
         /// The file.
         name: String,
-        /// A sentence about the file.
+        /// Fault as a sentence about the file.
         fault: String,
     },
     /// The dynamic loader refused it.
@@ -55,10 +55,10 @@ pub enum LoadError {
     Open {
         /// The file.
         name: String,
-        /// The loader's words.
+        /// Error text of the loader.
         why: String,
     },
-    /// It exports none of the tables.
+    /// The library exports none of the tables.
     #[error("{name} exports no ncclNetPlugin_v5 to _v12")]
     NoTable {
         /// The file.
@@ -67,7 +67,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// What to do about it.
+    /// Returns the fix.
     pub fn help(&self) -> String {
         match self {
             Self::Missing { .. } => "name it as NCCL_NET_PLUGIN does: a path, a file name, or what is between \
@@ -91,15 +91,15 @@ impl LoadError {
     }
 }
 
-/// A loaded plugin. It stays loaded as long as the process runs.
+/// A loaded plugin. It stays loaded until the process ends.
 pub struct Library {
     name: String,
-    /// Plugins have threads, and only the plugin knows when they are gone: it is never unloaded.
+    /// Never unloaded: plugins have threads, and only the plugin knows when they have ended.
     handle: ManuallyDrop<System>,
     versions: Vec<u32>,
 }
 
-/// A table of a plugin, by its version.
+/// A plugin's table, by version.
 #[derive(Clone, Copy)]
 #[expect(missing_docs, reason = "named as the tables are")]
 pub enum Table {
@@ -114,8 +114,8 @@ pub enum Table {
 }
 
 impl Library {
-    /// Loads by the value of `NCCL_NET_PLUGIN`, as NCCL since 2.21 does: a path or a file name, else what is between
-    /// `libnccl-net-` and `.so`. The library's code runs.
+    /// Loads the plugin that a value of `NCCL_NET_PLUGIN` names, like NCCL since 2.21: a path or a file name, or else
+    /// the part between `libnccl-net-` and `.so`. Runs the library's code.
     pub fn open(name: &str) -> Result<Self, LoadError> {
         let (mut tried, mut refused) = (Vec::new(), None);
         for file in files(name) {
@@ -143,22 +143,22 @@ impl Library {
         Ok(Self { name, handle: ManuallyDrop::new(handle), versions })
     }
 
-    /// The file, as the loader was asked for it.
+    /// File name as passed to the loader.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Versions of the interface that it exports, oldest first.
+    /// Exported versions of the interface, oldest first.
     pub fn versions(&self) -> &[u32] {
         &self.versions
     }
 
-    /// Name and number of functions that are there, of each table. NCCL needs the same name in all.
+    /// Version and name of each table. NCCL needs the same name in all.
     pub fn tables(&self) -> Vec<(u32, String)> {
         self.versions.iter().map(|version| (*version, self.table_name(*version))).collect()
     }
 
-    /// The table of a version, if the plugin exports it.
+    /// Returns the table of a version, if the plugin exports it.
     pub fn table(&self, version: u32) -> Option<Table> {
         macro_rules! table {
             ($variant:ident, $table:ty) => {{
@@ -187,7 +187,7 @@ impl Library {
     }
 }
 
-/// The files that a name may mean, in NCCL's order. What has `.so` in it is no part of a name.
+/// Files that a name may mean, in NCCL's order. A value that contains `.so` is a file name.
 fn files(name: &str) -> Vec<String> {
     let is_file = name.contains('/') || name.contains(".so");
     let suffixed = (!is_file).then(|| format!("libnccl-net-{name}.so"));
@@ -198,8 +198,8 @@ fn load(file: &str) -> Result<System, LoadError> {
     let is_path = file.contains('/');
     let missing = || LoadError::Missing { tried: vec![file.to_owned()] };
     let damaged = |fault| LoadError::File { name: file.to_owned(), fault };
-    // The loader would wait for a pipe, and end the process for a file that is cut off. Without a slash only
-    // the loader knows which file is meant.
+    // The loader would block on a pipe, and crash the process with a truncated file. Without a slash only the loader
+    // knows which file is meant.
     if is_path {
         if fs::metadata(file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return Err(missing());
@@ -208,16 +208,16 @@ fn load(file: &str) -> Result<System, LoadError> {
             return Err(damaged(fault));
         }
     }
-    // SAFETY: loading runs the library's constructors, which is what the caller asked for.
+    // SAFETY: loading runs the library's constructors, as the caller requested.
     let handle = unsafe { System::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
     handle.map_err(|error| {
         let why = std::error::Error::source(&error).unwrap_or(&error).to_string();
-        // The loader's words begin with the name of the file that they are about, which may be one that this one needs.
+        // The loader's text begins with the file it is about, which may be a dependency of this one.
         let Some(about_it) = why.strip_prefix(&format!("{file}: ")) else {
             return LoadError::Open { name: file.to_owned(), why };
         };
         match about_it {
-            // That is also what it says of a file for another processor.
+            // The loader's message for a file of another processor is the same.
             _ if about_it.ends_with("No such file or directory") => match is_path {
                 true => damaged("it was built for another kind of processor".to_owned()),
                 false => missing(),
@@ -230,11 +230,11 @@ fn load(file: &str) -> Result<System, LoadError> {
     })
 }
 
-/// What glibc's loader says of a file that is no library for this machine.
+/// Parts of glibc's loader messages for files that aren't libraries for this machine.
 const NO_LIBRARY: [&str; 5] =
     ["ELF", "file too short", "cannot read file data", "cannot dynamically load", "can be loaded"];
 
-/// Why a file is no library that can be loaded; what can't be read is left to the loader, which says why.
+/// Fault of a file that can't be loaded. Leaves unreadable files to the loader, which gives the reason.
 fn fault(file: &str) -> Option<String> {
     match fs::metadata(file).ok()?.is_file() {
         true => elf::damage(&fs::read(file).ok()?),
@@ -242,7 +242,7 @@ fn fault(file: &str) -> Option<String> {
     }
 }
 
-/// The same of each version.
+/// Evaluates the same expression for each version.
 macro_rules! of_each {
     ($table:expr, $name:ident => $value:expr) => {
         match $table {
@@ -259,17 +259,17 @@ macro_rules! of_each {
 }
 
 impl Table {
-    /// The plugin's own name.
+    /// Name that the plugin reports.
     pub fn name(&self) -> String {
         text(of_each!(self, table => table.name)).unwrap_or_default()
     }
 
-    /// Where it is, which tells it from all others of the process.
+    /// Address of the table, which is unique in the process.
     pub(crate) fn address(&self) -> usize {
         of_each!(self, table => std::ptr::from_ref(*table).addr())
     }
 
-    /// The version of the interface.
+    /// Version of the interface.
     pub fn version(&self) -> u32 {
         match self {
             Self::V5(_) => 5,

@@ -1,4 +1,4 @@
-//! Calls a plugin as NCCL does, whatever the version of its table.
+//! Calls a plugin as NCCL does, with any version of its table.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! Nothing here can contain a plugin that writes where it may not, ends the process, or never returns.
+//! None of this contains a plugin that writes to wrong memory, ends the process, or never returns.
 
 mod comm;
 mod error;
@@ -47,20 +47,19 @@ pub use self::raw::{Call, MAX_GROUP, Observer};
 pub use self::setup::{Connector, Listener};
 use crate::{HANDLE_BYTES, Library, Table};
 
-/// The most devices that a plugin can have: NCCL's list of NICs has room for no more (`NCCL_TOPO_MAX_NODES` of 2.30).
+/// Maximum number of devices of a plugin: the capacity of NCCL's list of NICs (`NCCL_TOPO_MAX_NODES` of 2.30).
 const DEVICES_MAX: usize = 640;
 
-/// What a listener gives, and who connects to it needs.
+/// Handle of a listener, needed to connect to it.
 pub type Handle = [u8; HANDLE_BYTES];
 
-/// A plugin that was initialized. Since version 11 it is finalized when this and all of its connections are
-/// dropped.
+/// An initialized plugin. Since version 11 it is finalized when this and all of its connections are dropped.
 #[derive(Clone)]
 pub struct Net(Arc<Raw>);
 
 impl Net {
-    /// Initializes a plugin's table of this version, or its newest one, as NCCL would. Versions before 11
-    /// are initialized once in a process, however often this is called.
+    /// Initializes the plugin's table of this version, or its newest one, like NCCL. Tables before version 11 are
+    /// initialized once per process, however often this is called.
     ///
     /// # Errors
     /// If the library has no such table, or the plugin refuses.
@@ -79,28 +78,28 @@ impl Net {
     /// Initializes a table that is part of the program.
     ///
     /// # Safety
-    /// Its functions do what NCCL expects of them.
+    /// The table's functions do what NCCL expects of them.
     ///
     /// # Errors
-    /// If it refuses.
+    /// If the table's `init` fails.
     pub unsafe fn from_table(table: Table) -> Result<Self, NetError> {
         Ok(Self(Arc::new(Raw::init(table, None)?)))
     }
 
-    /// The plugin's own name.
+    /// Name that the plugin reports.
     pub fn name(&self) -> String {
         self.0.table.name()
     }
 
-    /// The version of the interface.
+    /// Version of the interface.
     pub fn version(&self) -> u32 {
         self.0.table.version()
     }
 
-    /// How many devices it has.
+    /// Number of devices.
     ///
     /// # Errors
-    /// If the plugin refuses, or tells a number that can't be.
+    /// If the call fails, or the number is impossible.
     pub fn devices(&self) -> Result<usize, NetError> {
         let count = self.0.devices()?;
         let possible = usize::try_from(count).ok().filter(|count| *count <= DEVICES_MAX);
@@ -110,7 +109,7 @@ impl Net {
         })
     }
 
-    /// What it tells about a device, unchecked.
+    /// Properties of a device as the plugin reports them, unchecked.
     ///
     /// # Errors
     /// If the plugin refuses.
@@ -118,12 +117,12 @@ impl Net {
         self.0.properties(number(device)?)
     }
 
-    /// Requests that a connection takes at a time: NCCL has no more, so plugins may fail at more.
+    /// Maximum number of concurrent requests on a connection. NCCL posts no more, so plugins may fail with more.
     pub fn max_requests(&self) -> usize {
         self.0.max_requests()
     }
 
-    /// Whether memory can be registered by DMA-BUF.
+    /// True if memory can be registered by DMA-BUF.
     pub fn has_dma_buf(&self) -> bool {
         self.0.has_dma_buf()
     }
@@ -136,10 +135,10 @@ impl Net {
         Listener::open(&self.0, number(device)?)
     }
 
-    /// Begins to connect to a listener, which may be in another process.
+    /// Starts to connect to a listener, which may be in another process.
     ///
     /// # Errors
-    /// If there can't be such a device.
+    /// If the device number is impossible.
     pub fn connect(&self, device: usize, handle: Handle) -> Result<Connector, NetError> {
         Ok(Connector::new(&self.0, number(device)?, handle))
     }

@@ -1,4 +1,4 @@
-//! A device as its plugin describes it.
+//! A device's properties as its plugin reports them.
 
 use std::ffi::{c_char, c_float, c_int};
 
@@ -16,35 +16,35 @@ macro_rules! props {
 props! {
     /// Version 6.
     PropsV6 {
-        /// Shown in logs; no two devices of a plugin have the same.
+        /// Name shown in logs, unique among the plugin's devices.
         name: *const c_char,
         /// Path of the PCI device in sysfs, or null.
         pci_path: *const c_char,
-        /// Devices of one guid and port share their bandwidth.
+        /// Devices with the same guid and port share their bandwidth.
         guid: u64,
-        /// Kinds of memory that it takes, as bits.
+        /// Supported kinds of memory, as bits.
         ptr_support: c_int,
-        /// In Mbit/s.
+        /// Speed in Mbit/s.
         speed: c_int,
-        /// Port of the card.
+        /// Port of the NIC.
         port: c_int,
-        /// In microseconds.
+        /// Latency in microseconds.
         latency: c_float,
-        /// Connections.
+        /// Maximum number of connections.
         max_comms: c_int,
-        /// Messages of a grouped receive.
+        /// Maximum number of messages in a grouped receive.
         max_recvs: c_int,
     }
 }
 
 props! {
-    /// Version 7: where receives finish, on the host or on the GPU.
+    /// Version 7: adds the place where receives finish, the host or the GPU.
     PropsV7 {
         /// As in version 6.
         v6: PropsV6,
-        /// Kind.
+        /// Device type.
         net_device_type: c_int,
-        /// Version of the kind.
+        /// Version of the device type.
         net_device_version: c_int,
     }
 }
@@ -60,7 +60,7 @@ props! {
         guid: u64,
         /// As in version 6.
         ptr_support: c_int,
-        /// Whether a registration serves all connections.
+        /// True if a registration serves all connections.
         reg_is_global: c_int,
     }
 }
@@ -68,11 +68,11 @@ props! {
 props! {
     /// More properties of version 8 and later.
     PropsTail {
-        /// In Mbit/s.
+        /// Speed in Mbit/s.
         speed: c_int,
         /// As in version 6.
         port: c_int,
-        /// In microseconds.
+        /// Latency in microseconds.
         latency: c_float,
         /// As in version 6.
         max_comms: c_int,
@@ -86,49 +86,49 @@ props! {
 }
 
 props! {
-    /// Version 8: whether a registration serves all connections.
+    /// Version 8: adds global registrations.
     PropsV8 {
-        /// The first properties.
+        /// First properties.
         head: PropsHead,
-        /// The others.
+        /// Other properties.
         tail: PropsTail,
     }
 }
 
 props! {
-    /// Devices that a virtual device is made of.
+    /// Members of a virtual device.
     VDevices {
-        /// How many.
+        /// Number of members.
         count: c_int,
-        /// Their numbers.
+        /// Numbers of the members.
         devices: [c_int; 4],
     }
 }
 
 props! {
-    /// Versions 9 and 10: virtual devices, and how long messages may be.
+    /// Versions 9 and 10: add virtual devices and maximum message lengths.
     PropsV9 {
         /// As in version 8.
         head: PropsHead,
-        /// Whether receives have to be flushed always.
+        /// True if receives always have to be flushed.
         force_flush: c_int,
         /// As in version 8.
         tail: PropsTail,
-        /// The devices it is made of: itself, unless it is virtual.
+        /// Members of a virtual device. Otherwise the device itself.
         v_devices: VDevices,
-        /// Longest message between two ranks, in bytes.
+        /// Maximum length of a message between two ranks, in bytes.
         max_p2p_bytes: usize,
-        /// Longest message of a collective, in bytes.
+        /// Maximum length of a message of a collective, in bytes.
         max_coll_bytes: usize,
     }
 }
 
 props! {
-    /// Version 11: requests of several parts.
+    /// Version 11: adds requests of several parts.
     PropsV11 {
-        /// As in version 9.
+        /// Properties of version 9.
         v9: PropsV9,
-        /// Parts of a request.
+        /// Maximum parts of a request.
         max_multi_request_size: c_int,
     }
 }
@@ -136,15 +136,15 @@ props! {
 props! {
     /// As [`VDevices`], since version 12.
     VDevices12 {
-        /// How many.
+        /// Number of members.
         count: c_int,
-        /// Their numbers.
+        /// Numbers of the members.
         devices: [c_int; 8],
     }
 }
 
 props! {
-    /// Version 12: more devices in a virtual one, rails and planes.
+    /// Version 12: adds more members in a virtual device, rails and planes.
     PropsV12 {
         /// As in version 8.
         head: PropsHead,
@@ -152,7 +152,7 @@ props! {
         force_flush: c_int,
         /// As in version 8.
         tail: PropsTail,
-        /// The devices it is made of: itself, unless it is virtual.
+        /// Members of a virtual device. Otherwise the device itself.
         v_devices: VDevices12,
         /// As in version 9.
         max_p2p_bytes: usize,
@@ -160,9 +160,9 @@ props! {
         max_coll_bytes: usize,
         /// As in version 11.
         max_multi_request_size: c_int,
-        /// Rail of the fabric, −1 if not known.
+        /// Rail of the fabric, −1 if unknown.
         rail_id: i16,
-        /// Plane of the fabric, −1 if not known.
+        /// Plane of the fabric, −1 if unknown.
         plane_id: i16,
     }
 }

@@ -1,5 +1,5 @@
-//! The table of functions that a plugin exports for each version: a name, then pointers in the
-//! order that NCCL expects. A function that a plugin does not have is `None`.
+//! Tables of functions that a plugin exports for each version: a name, then pointers in the order that NCCL expects. A
+//! missing function is `None`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -8,7 +8,7 @@ use crate::{
     PropsV8, PropsV9, PropsV11, PropsV12, VDevices, VDevices12,
 };
 
-/// The text of a plugin, if there is one.
+/// Reads a string of a plugin, if there is one.
 pub(crate) fn text(pointer: *const c_char) -> Option<String> {
     if pointer.is_null() {
         return None;
@@ -18,7 +18,7 @@ pub(crate) fn text(pointer: *const c_char) -> Option<String> {
     Some(text.to_string_lossy().into_owned())
 }
 
-/// A function of a table.
+/// Type of a function in a table.
 macro_rules! function {
     ($($arg:ty),* $(,)?) => { Option<unsafe extern "C" fn($($arg),*) -> c_int> };
 }
@@ -35,13 +35,13 @@ macro_rules! table {
 
         const _: () = assert!(size_of::<$name>() == $words * 8);
 
-        // SAFETY: a table is only ever read; what its name points to lives as long as the library.
+        // SAFETY: a table is only read; the string that its name points to lives as long as the library.
         unsafe impl Sync for $name {}
     };
 }
 
 table! {
-    /// Since NCCL 2.12; its properties are those of version 6.
+    /// Since NCCL 2.12. Uses the properties of version 6.
     NetV5, 16 {
         init: function!(Option<Logger>),
         devices: function!(*mut c_int),

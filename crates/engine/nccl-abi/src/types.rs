@@ -2,30 +2,30 @@
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
-/// Bytes of the handle that a listener gives and NCCL carries to whoever connects.
+/// Bytes of a listener's handle, which NCCL carries to the connecting side.
 pub const HANDLE_BYTES: usize = 128;
-/// The most requests that NCCL has outstanding on a connection.
+/// Maximum number of outstanding requests of NCCL on a connection.
 pub const MAX_REQUESTS: usize = 32;
-/// Largest message that NCCL asks for through interfaces of version 9 and later.
+/// Largest message that NCCL requests through interfaces of version 9 and later.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 40;
-/// Memory that the processor reaches; the only kind that Polyrail's own plugin takes.
+/// Host memory; the only kind that Polyrail's own plugin takes.
 pub const PTR_HOST: c_int = 1;
-/// Memory of a GPU by its address.
+/// GPU memory by its address.
 pub const PTR_CUDA: c_int = 2;
-/// Memory of a GPU by a DMA-BUF.
+/// GPU memory by a DMA-BUF.
 pub const PTR_DMA_BUF: c_int = 4;
-/// A device whose data is where it belongs when a receive is done.
+/// Device whose data is in place when a receive completes.
 pub const DEVICE_HOST: c_int = 0;
-/// A device that scatters data over a buffer of the GPU, and tells it where the parts belong.
+/// Device that scatters data over a GPU buffer, and tells the GPU where the parts belong.
 pub const DEVICE_UNPACK: c_int = 1;
-/// The version of that kind that NCCL knows.
+/// Version of [`DEVICE_UNPACK`] that NCCL knows.
 pub const UNPACK_VERSION: c_int = 7;
 
-/// What every function of an interface returns.
+/// Result of every function of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum NcclResult {
-    /// It worked, or is under way.
+    /// The call succeeded, or the operation is in progress.
     Success = 0,
     /// A call of the operating system failed.
     SystemError = 2,
@@ -33,17 +33,17 @@ pub enum NcclResult {
     InternalError = 3,
     /// An argument is out of range.
     InvalidArgument = 4,
-    /// The calls don't fit together.
+    /// The call does not fit the earlier calls.
     InvalidUsage = 5,
     /// The other side failed.
     RemoteError = 6,
 }
 
-/// How NCCL's logger ranks a line.
+/// Level of a line in NCCL's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum LogLevel {
-    /// Shown unless the user wants no output at all.
+    /// Shown unless the user has turned off all output.
     Warn = 2,
     /// Shown with `NCCL_DEBUG=INFO`.
     Info = 3,
@@ -51,7 +51,7 @@ pub enum LogLevel {
     Trace = 5,
 }
 
-/// Bits of NCCL's logger that say what a line is about.
+/// Bits of NCCL's logger for the subject of a line.
 pub mod subsystem {
     use std::ffi::c_ulong;
 
@@ -75,11 +75,11 @@ pub type Opaque = *mut c_void;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CommConfig {
-    /// −1 if not given.
+    /// Traffic class, −1 if not given.
     pub traffic_class: c_int,
 }
 
-/// What a communicator will do, since version 11. Every field is −1 if not known.
+/// Announced use of a communicator, since version 11. Unknown fields are −1.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NetAttributes {
@@ -95,24 +95,24 @@ pub struct NetAttributes {
     pub proto: u32,
 }
 
-/// For plugins whose receives are finished on the GPU, since version 7.
+/// Handle for plugins whose receives are finished on the GPU, since version 7.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceHandle {
-    /// Kind.
+    /// Device type.
     pub net_device_type: c_int,
-    /// Version of the kind.
+    /// Version of the device type.
     pub net_device_version: c_int,
     /// Memory that the GPU reads.
     pub handle: Opaque,
-    /// Its size in bytes.
+    /// Size of that memory in bytes.
     pub size: usize,
-    /// Whether a proxy has to make progress.
+    /// True if a progress thread has to make progress.
     pub needs_proxy_progress: c_int,
 }
 
 impl DeviceHandle {
-    /// As NCCL gives it to `accept` of a device of the kind "unpack".
+    /// Initial value that NCCL passes to `accept` of a device of the kind "unpack".
     pub(crate) fn unpack() -> Self {
         Self {
             net_device_type: DEVICE_UNPACK,

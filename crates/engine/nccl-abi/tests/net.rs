@@ -1,4 +1,4 @@
-//! Hosts a plugin that is built here from C (`plugin.c`), by every version of its table.
+//! Hosts a plugin built from C (`plugin.c`), by every version of its table.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,10 +43,10 @@ fn connected(net: &Net) -> (SendComm, RecvComm) {
     (sender, listener.accept().unwrap().expect("a connection"))
 }
 
-/// Memory that counts how many there are.
+/// Memory that counts its live instances.
 struct Counted(HostMemory, Arc<AtomicUsize>);
 
-// SAFETY: as the memory in it, which it keeps.
+// SAFETY: as the inner memory, which it owns.
 unsafe impl Memory for Counted {
     fn address(&self) -> *mut std::ffi::c_void {
         self.0.address()
@@ -166,7 +166,7 @@ fn what_makes_no_sense_is_refused_before_the_plugin_hears_of_it() {
     assert!(misuse(sender.isend(part(out, 0, 1, 0))).contains("not one of"), "its place is taken");
     assert_ne!(out, again);
 
-    // A request that was dropped keeps its memory as long as the connection is open.
+    // A dropped request keeps its memory while the connection is open.
     assert_eq!(count.load(Ordering::Relaxed), 2);
     assert!(receiver.deregister(into).is_err());
     drop(receiver);
@@ -231,7 +231,7 @@ fn what_is_no_plugin_of_a_known_version_is_told() {
     let whole = std::fs::read(built("")).unwrap();
     let (cut, pipe) = (folder.join("cut.so"), folder.join("pipe.so"));
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
-    // Left by a run before, perhaps.
+    // An earlier run may have left it.
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for (path, part) in [(cut, ": it is cut off: it has "), (pipe, ": it is no regular file; ")] {
@@ -240,7 +240,7 @@ fn what_is_no_plugin_of_a_known_version_is_told() {
         assert!(error.to_string().contains(part), "{error}");
     }
     let mut foreign = whole.clone();
-    // The kind of processor, in the header: one that nobody has.
+    // Processor type in the header: one that does not exist.
     foreign[18..20].copy_from_slice(&[0xfe, 0xfe]);
     let path = folder.join("foreign.so");
     std::fs::write(&path, foreign).unwrap();

@@ -1,18 +1,17 @@
-//! Netlink: how programs ask the kernel about networks, and change them.
+//! Netlink: the kernel's interface to query and change networks.
 //!
 //! * [`Message`] builds a request; [`replies`] and [`attributes`] read an answer, and check
 //!   every length in it.
-//! * [`Socket`] holds conversations: [`Socket::request`] and [`Socket::dump`].
-//! * [`Routes`] asks which way the kernel would send.
+//! * [`Socket`] sends requests: [`Socket::request`] and [`Socket::dump`].
+//! * [`Routes`] queries the route that the kernel would choose.
 //! * [`Link`], [`LinkAddress`] and [`RoutedLinks`] are the interfaces, their addresses and the routes over them.
 //!
-//! All other messages have a meaning for the users of this crate only: `polyrail-nic` asks about settings of interfaces,
-//! `polyrail-lab` makes some, and `polyrail-sample` asks about TCP connections.
+//! All other messages have a meaning for users of this crate only: `polyrail-nic` queries settings of interfaces,
+//! `polyrail-lab` creates some, and `polyrail-sample` queries TCP connections.
 //!
-//! We wrote it by hand. `netlink-bindings` is generated from the kernel's own descriptions and knows
-//! every message used here. But it would bring 113,000 lines and a library of 20 MB for thirty kinds
-//! of messages, compiles for 8 seconds where this crate takes less than one, and has no
-//! sockets.
+//! The code is written by hand. `netlink-bindings` is generated from the kernel's own descriptions and knows every
+//! message used here. But it would add 113,000 lines and a library of 20 MB for thirty kinds of messages, takes 8
+//! seconds to compile instead of less than one, and has no sockets.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -29,7 +28,7 @@ pub use wire::{
     find, find_u32, replies, text, u16_at, u32_at, u64_at,
 };
 
-/// For fuzzing: how many messages of any bytes could be verdicts, and the links, addresses and routes in them.
+/// For fuzzing: counts the messages in any bytes that could be verdicts, and their links, addresses and routes.
 #[doc(hidden)]
 pub fn examine(bytes: &[u8]) -> usize {
     let verdicts = replies(bytes).flatten().filter_map(|reply| wire::verdict(&reply)).count();

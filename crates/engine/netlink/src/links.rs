@@ -1,4 +1,4 @@
-//! Links, addresses and routes as rtnetlink lists them. Any user may ask.
+//! Links, addresses and routes as listed by rtnetlink. Any user may query them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,29 +9,29 @@ use crate::wire::{Message, escaped_text, find, find_u32, text, u16_at, u32_at};
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its number in this network namespace.
+    /// Number in this network namespace.
     pub index: u32,
-    /// Its name; bytes that are not UTF-8 are escaped, as in `rail\xff`.
+    /// Name. Bytes that are not UTF-8 are escaped, as in `rail\xff`.
     pub name: String,
-    /// Set if any were, so that the kernel knows no interface by `name`.
+    /// True if any were, so that the kernel knows no interface by `name`.
     pub is_name_escaped: bool,
     /// `IFF_UP`, `IFF_RUNNING`, `IFF_LOOPBACK`, `IFF_POINTOPOINT` and others.
     pub flags: u32,
-    /// `ARPHRD_ETHER` or another type of hardware.
+    /// Hardware type such as `ARPHRD_ETHER`.
     pub hardware: u16,
-    /// Bytes of its longest packet.
+    /// Maximum packet size in bytes.
     pub mtu: u32,
-    /// The driver's name for its kind, such as `bridge`; physical NICs mostly have none.
+    /// Driver's name for the kind, such as `bridge`. Physical NICs mostly have none.
     pub kind: Option<String>,
-    /// The interface that it is a member of.
+    /// Interface of which this one is a member.
     pub master: Option<u32>,
-    /// The interface that it is made on, or the other end of a pair.
+    /// Interface below this one, or the other end of a pair.
     pub below: Below,
-    /// The device on a bus that it belongs to. Kernels before 5.14 don't tell.
+    /// Parent device on a bus. `None` before Linux 5.14.
     pub parent_device: Option<String>,
 }
 
-/// An interface that another one is made on, or is paired with.
+/// Interface below another one, or paired with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Below {
     /// There is none.
@@ -39,33 +39,33 @@ pub enum Below {
     Nothing,
     /// The interface with this number.
     Link(u32),
-    /// One in another network namespace.
+    /// An interface in another network namespace.
     Elsewhere,
 }
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
-    /// The interface's number.
+    /// Number of the interface.
     pub link: u32,
-    /// The address; of a point-to-point link, the one on this side.
+    /// Address. On a point-to-point link, the one on this side.
     pub address: IpAddr,
-    /// Bits of the address that name its network.
+    /// Length of the network prefix in bits.
     pub prefix_len: u8,
     /// `IFA_F_TENTATIVE`, `IFA_F_DEPRECATED` and others.
     pub flags: u32,
-    /// `RT_SCOPE_UNIVERSE`, `RT_SCOPE_LINK` or another one.
+    /// Scope such as `RT_SCOPE_UNIVERSE` or `RT_SCOPE_LINK`.
     pub scope: u8,
 }
 
-/// Numbers of the interfaces that routes lead over.
+/// Numbers of the interfaces that routes use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutedLinks {
     /// Interfaces of a default route.
     pub default: BTreeSet<u32>,
-    /// Interfaces of any route that the kernel did not make for an address by itself.
+    /// Interfaces of any route that the kernel did not create for an address.
     pub any: BTreeSet<u32>,
-    /// Those of `any` with a route to what is on the interface itself: one without a gateway.
+    /// Interfaces in `any` with an on-link route, which has no gateway.
     pub direct: BTreeSet<u32>,
 }
 
@@ -90,7 +90,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
-/// Leaves the counters out of the answer.
+/// Excludes counters from the answer.
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
 const IFA_ADDRESS: u16 = 1;
@@ -107,7 +107,7 @@ const RTPROT_KERNEL: u8 = 2;
 const NEXTHOP_BYTES: usize = 8;
 
 impl Link {
-    /// All interfaces of the socket's network namespace, in the kernel's order.
+    /// Returns all interfaces of the socket's network namespace, in the kernel's order.
     ///
     /// # Errors
     /// As [`Socket::dump_whole`].
@@ -121,13 +121,13 @@ impl Link {
         Ok(found.iter().filter_map(|body| Self::read(body)).collect())
     }
 
-    /// Reads the body of one answer; `None` if it is too short or names no interface.
+    /// Reads the body of one answer. Returns `None` if it is too short or has no interface name.
     pub fn read(body: &[u8]) -> Option<Self> {
         let attributes = body.get(LINK_BYTES..)?;
         let number = |kind| find_u32(attributes, kind).filter(|number| *number != 0);
         let below = match number(IFLA_LINK) {
             _ if find(attributes, IFLA_LINK_NETNSID).is_some() => Below::Elsewhere,
-            // Interfaces that are made on none name themselves.
+            // Interfaces without one below report their own number.
             Some(link) if Some(link) != u32_at(body, 4) => Below::Link(link),
             _ => Below::Nothing,
         };
@@ -150,7 +150,7 @@ impl Link {
 }
 
 impl LinkAddress {
-    /// All IPv4 and IPv6 addresses of the socket's network namespace, in the kernel's order.
+    /// Returns all IPv4 and IPv6 addresses of the socket's network namespace, in the kernel's order.
     ///
     /// # Errors
     /// As [`Socket::dump_whole`].
@@ -160,10 +160,10 @@ impl LinkAddress {
         Ok(found.iter().filter_map(|body| Self::read(body)).collect())
     }
 
-    /// Reads the body of one answer; `None` if it is too short or of another family.
+    /// Reads the body of one answer. Returns `None` if it is too short or of another family.
     pub fn read(body: &[u8]) -> Option<Self> {
         let attributes = body.get(ADDRESS_BYTES..)?;
-        // On a point-to-point link IFA_ADDRESS is the other side's.
+        // On a point-to-point link IFA_ADDRESS is the other side's address.
         let own = find(attributes, IFA_LOCAL).or_else(|| find(attributes, IFA_ADDRESS))?;
         let address = match i32::from(body[0]) {
             libc::AF_INET => IpAddr::from(Ipv4Addr::from(<[u8; 4]>::try_from(own).ok()?)),
@@ -175,7 +175,7 @@ impl LinkAddress {
             link: u32_at(body, 4)?,
             address,
             prefix_len: body[1].min(bits),
-            // The header has room for eight flags only.
+            // The header has room for only eight flags.
             flags: find_u32(attributes, IFA_FLAGS).unwrap_or(u32::from(body[2])),
             scope: body[3],
         })
@@ -183,7 +183,7 @@ impl LinkAddress {
 }
 
 impl RoutedLinks {
-    /// Asks for all routes, of all tables.
+    /// Reads all routes of all tables.
     ///
     /// # Errors
     /// As [`Socket::dump`].
@@ -192,7 +192,7 @@ impl RoutedLinks {
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut header = [0; ROUTE_BYTES];
             header[0] = family as u8;
-            // A route that comes or goes meanwhile makes no difference worth another dump.
+            // A concurrent change of a route is not worth another dump.
             let told = socket.dump(Message::new(RTM_GETROUTE, &header), |reply| {
                 if reply.kind == RTM_NEWROUTE {
                     found.add(reply.body);
@@ -231,7 +231,7 @@ impl RoutedLinks {
         }
         for link in one.into_iter().chain(several) {
             self.any.insert(link);
-            // Tunnels like to say `default` in two halves.
+            // Tunnels often split `default` into two halves.
             if bits <= 1 {
                 self.default.insert(link);
             }
@@ -247,7 +247,7 @@ pub(crate) fn examine(body: &[u8]) -> usize {
     usize::from(one) + routed.any.len()
 }
 
-/// Interfaces of `struct rtnexthop`s, each of which has its length in front.
+/// Interfaces of `struct rtnexthop`s, each of which begins with its length.
 fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     let mut links = Vec::new();
     while let (Some(length), Some(link)) = (u16_at(bytes, 0), u32_at(bytes, 4)) {
@@ -266,7 +266,7 @@ mod tests {
     use crate::socket::Protocol;
     use crate::wire::replies;
 
-    /// The body of an answer: a header and attributes.
+    /// Body of an answer: a header and attributes.
     fn body(header: &[u8], fill: impl FnOnce(&mut Message)) -> Vec<u8> {
         let mut message = Message::new(0, header);
         fill(&mut message);
@@ -357,7 +357,7 @@ mod tests {
         let found = LinkAddress::read(&managed).unwrap();
         assert_eq!((found.address, found.prefix_len), (global.into(), 128));
         assert_eq!((found.flags, found.scope), (0x340, 253));
-        // Of another family, and of a wrong length.
+        // Another family, and wrong lengths.
         for (family, bytes) in [(libc::AF_MPLS, 4), (libc::AF_INET, 16), (libc::AF_INET6, 4)] {
             let odd =
                 body(&header(family, 8, 0, 0), |it| it.attribute(IFA_ADDRESS, &vec![1; bytes]));
@@ -383,7 +383,7 @@ mod tests {
             it.attribute(RTA_MULTIPATH, &[hop(4), hop(5)].concat());
         };
         found.add(&route(v4, 1, 186, 1, &hops));
-        // Made for an address by the kernel; unreachable; link-local; multicast.
+        // Created by the kernel for an address; unreachable; link-local; multicast.
         found.add(&route(v4, 24, RTPROT_KERNEL, 1, &|it| it.attribute_u32(RTA_OIF, 6)));
         found.add(&route(v4, 0, 3, 7, &|it| it.attribute_u32(RTA_OIF, 7)));
         for first in [[0xfe, 0x80], [0xff, 0x02]] {

@@ -1,6 +1,6 @@
-//! Routes: which way the kernel would send to an address, and the state of an interface.
+//! Routes that the kernel would choose for an address, and the state of an interface.
 //!
-//! Any user may ask; a process that may not open netlink sockets gets an error.
+//! Any user may query them; a process that may not open netlink sockets gets an error.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::{Error, Message, Protocol, Socket, attributes, find, find_u32, u16_at, u32_at};
 
-/// Asks the kernel about routes of the network namespace that it was opened in.
+/// Queries routes of the network namespace that it was opened in.
 #[derive(Debug)]
 pub struct Routes {
     socket: Socket,
@@ -19,27 +19,27 @@ pub struct Routes {
 /// The route that the kernel chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Index of the interface that it leaves by.
+    /// Number of the outgoing interface.
     pub interface: Option<u32>,
-    /// Length of the destination prefix that matched: 0 for a default route. `None` if this kernel
-    /// does not tell (before Linux 4.13).
+    /// Length of the destination prefix that matched: 0 for a default route. `None` if this kernel does not report it
+    /// (before Linux 4.13).
     pub prefix_len: Option<u8>,
-    /// Next hop; `None` if the destination is on the link.
+    /// Next hop. `None` if the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// Source address that the kernel would choose, if the route has one.
     pub source: Option<IpAddr>,
-    /// Whether the destination is an address of this host.
+    /// True if the destination is an address of this host.
     pub is_local: bool,
-    /// Whether the interface has no carrier.
+    /// True if the interface has no carrier.
     pub is_down: bool,
 }
 
 /// State of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// Its index.
+    /// Number of the interface.
     pub index: u32,
-    /// Whether it is up and has a carrier.
+    /// True if the interface is up and has a carrier.
     pub is_up: bool,
 }
 
@@ -58,23 +58,23 @@ const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_VIA: u16 = 18;
-/// Asks for the entry of the table instead of one made for this destination.
+/// Requests the table's entry instead of one made for this destination.
 const RTM_F_FIB_MATCH: u32 = 0x2000;
-/// The answer was made for this destination, so its prefix is the whole address.
+/// Set if the answer was made for this destination, so its prefix is the whole address.
 const RTM_F_CLONED: u32 = 0x200;
 const RTNH_F_DEAD: u32 = 0x1;
 const RTNH_F_LINKDOWN: u32 = 0x10;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 
-/// Limit for an answer of the kernel.
+/// Maximum time for an answer of the kernel.
 const ANSWER_MAX: Duration = Duration::from_millis(200);
 
 impl Routes {
-    /// Opens a socket in the calling thread's network namespace. Each question waits 200 ms at most.
+    /// Opens a socket in the calling thread's network namespace. Each query waits 200 ms at most.
     ///
     /// # Errors
-    /// The system's error, if it gives no such socket.
+    /// The system's error, if the socket can't be opened.
     pub fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::Route)?;
         // The kernel may answer late while it changes a device.
@@ -103,14 +103,14 @@ impl Routes {
         Ok(Some(LinkState { index, is_up: flags & (IFF_UP | IFF_RUNNING) == IFF_UP | IFF_RUNNING }))
     }
 
-    /// Returns the route for packets to `destination`, from `source` and through `interface` if they
-    /// are given, or `None` if there is none.
+    /// Returns the route for packets to `destination`, from `source` and through `interface` if they are given, or
+    /// `None` if there is none.
     ///
-    /// The kernel looks in its tables only. Linux assumes for IPv4 that a destination without any
-    /// route is on the link of a socket that is bound to a device; that counts as none here.
+    /// The kernel looks in its tables only. For IPv4, Linux assumes that a destination without any route is on the link
+    /// of a socket that is bound to a device; here that counts as no route.
     ///
     /// # Errors
-    /// As [`Socket::request`], where the kernel refuses the question itself.
+    /// As [`Socket::request`], if the kernel refuses the query itself.
     pub fn find(
         &mut self,
         destination: IpAddr,
@@ -121,8 +121,8 @@ impl Routes {
         self.ask(question, interface)
     }
 
-    /// Returns the interface that a packet to `destination` would leave by now, from `source` if that is given, or
-    /// `None` if there is no route. Of several next hops it is the one that the kernel chooses for this packet.
+    /// Returns the interface that a packet to `destination` would leave by now, from `source` if given, or `None` if
+    /// there is no route. With several next hops, returns the one that the kernel chooses for this packet.
     ///
     /// # Errors
     /// As [`Self::find`].
@@ -147,8 +147,8 @@ impl Routes {
     }
 }
 
-/// Errors that are an answer: unreachable, prohibited, a source that can't be used there, an
-/// interface that is down or gone, a family that is switched off.
+/// True for errors that mean "no route": unreachable, prohibited, a source that can't be used there, an interface that
+/// is down or gone, a family that is turned off.
 fn says_no_route(error: &io::Error) -> bool {
     let code = error.raw_os_error().unwrap_or_default();
     [
@@ -193,7 +193,7 @@ pub(crate) fn examine(body: &[u8]) -> usize {
     usize::from(answer(body, None).is_some())
 }
 
-/// `None` if the route leads nowhere, or not through the interface that was asked about.
+/// Reads a route. Returns `None` if it is not usable, or does not use the requested interface.
 fn answer(body: &[u8], asked: Option<u32>) -> Option<Route> {
     let attributes_of = body.get(RTMSG..)?;
     let (prefix, kind, flags) = (*body.get(1)?, *body.get(7)?, u32_at(body, 8)?);
@@ -227,7 +227,7 @@ struct Hop {
     flags: u32,
 }
 
-/// Entries of `struct rtnexthop`, each with attributes of its own.
+/// Entries of `struct rtnexthop`, each with its own attributes.
 fn next_hops(mut bytes: &[u8]) -> Vec<Hop> {
     const HEAD: usize = 8;
     let mut hops = Vec::new();
@@ -281,7 +281,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The body of an answer, with these attributes.
+    /// Body of an answer with these attributes.
     fn body(prefix: u8, kind: u8, flags: u32, fill: impl FnOnce(&mut Message)) -> Vec<u8> {
         let mut header = [0u8; RTMSG];
         (header[1], header[7]) = (prefix, kind);
@@ -303,7 +303,7 @@ mod tests {
             assert_eq!(found.interface, Some(lo.index));
             assert_eq!(routes.interface(ip("127.0.0.1"), None).unwrap(), Some(lo.index));
         }
-        // A source that is not of this host.
+        // A source address of another host.
         let foreign = Some(ip("203.0.113.7"));
         assert_eq!(routes.interface(ip("127.0.0.1"), foreign).unwrap(), None);
     }
@@ -312,7 +312,7 @@ mod tests {
     fn an_address_that_is_nobodys_has_no_route() {
         let mut routes = Routes::open().unwrap();
         let lo = routes.link("lo").unwrap().unwrap();
-        // TEST-NET-3, through an interface that leads nowhere.
+        // TEST-NET-3, through an interface without a route to it.
         assert_eq!(routes.find(ip("203.0.113.9"), None, Some(lo.index)).unwrap(), None);
         assert_eq!(routes.find(ip("2001:db8::9"), None, Some(lo.index)).unwrap(), None);
         assert_eq!(routes.find(ip("203.0.113.9"), None, Some(u32::MAX >> 1)).unwrap(), None);

@@ -1,4 +1,4 @@
-//! A netlink socket and the two kinds of conversation on it.
+//! A netlink socket and its two kinds of requests.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::wire::{
     NLMSG_ERROR, Reply, replies, verdict,
 };
 
-/// A netlink socket, bound for its life to the network namespace that it was opened in.
+/// A netlink socket, bound to the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Socket {
     socket: OwnedFd,
@@ -20,18 +20,18 @@ pub struct Socket {
     buffer: Vec<u8>,
 }
 
-/// Which part of the kernel a socket leads to.
+/// Part of the kernel that a socket talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// rtnetlink: links, addresses, routes, queue disciplines.
     Route,
     /// Generic netlink: families by name.
     Generic,
-    /// Connections of sockets.
+    /// Socket diagnostics: connections of sockets.
     SockDiag,
 }
 
-/// Why the kernel did not answer a question.
+/// Reason why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refuses, or can't be reached.
@@ -39,7 +39,7 @@ pub enum Error {
     Refused {
         /// The error code.
         source: io::Error,
-        /// What the kernel says about it in words, if it has any.
+        /// Explanation by the kernel, if there is one.
         said: Option<String>,
     },
     /// The answer can't be understood.
@@ -47,19 +47,19 @@ pub enum Error {
     Malformed(&'static str),
 }
 
-/// The kernel fills at most 32 KiB per datagram of a dump.
+/// Buffer size. The kernel fills at most 32 KiB per datagram of a dump.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// If something changes during a dump, the kernel asks for another one; this bounds how often.
+/// Maximum attempts of a dump. The kernel requests another one if something changes meanwhile.
 const DUMP_ATTEMPTS: usize = 16;
-/// Bounds the answers that are kept. The largest dump has a few hundred bytes per queue.
+/// Maximum number of kept answers. The largest dump has a few hundred bytes per queue.
 const DUMP_REPLIES: usize = 1 << 20;
 
 /// Opens a socket in the calling thread's network namespace.
 ///
-/// Bare system calls only, so fit for a forked child; [`Socket::from`] takes the result.
+/// Makes bare system calls only, so it may run in a forked child; [`Socket::from`] takes the result.
 ///
 /// # Errors
-/// The system's error, if it gives no such socket.
+/// The system's error, if the socket can't be opened.
 pub fn open(protocol: Protocol) -> Result<OwnedFd, Errno> {
     let protocol = match protocol {
         // The number of rtnetlink is 0, which this call spells `None`.
@@ -70,22 +70,22 @@ pub fn open(protocol: Protocol) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-    // Asks the kernel to explain refusals in words; old kernels don't know the option.
+    // Requests explanations of refusals. Old kernels don't know the option.
     let _ = set_option(socket.as_fd(), libc::NETLINK_EXT_ACK, 1);
     Ok(socket)
 }
 
 impl Socket {
-    /// As [`open`], ready for conversations.
+    /// Like [`open`], ready for requests.
     ///
     /// # Errors
-    /// The system's error, if it gives no such socket.
+    /// The system's error, if the socket can't be opened.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         Ok(Self::from(open(protocol)?))
     }
 
-    /// Sends one request and returns the bodies of its answers. The answer to a change has no body.
-    /// `flags` such as [`NLM_F_CREATE`](crate::NLM_F_CREATE) say how to change something.
+    /// Sends one request and returns the bodies of its answers. The answer to a change has no body. `flags` such as
+    /// [`NLM_F_CREATE`](crate::NLM_F_CREATE) select the kind of change.
     ///
     /// # Errors
     /// [`Error::Refused`] by the kernel, with `ETIMEDOUT` if a time limit of the socket passes first;
@@ -107,9 +107,8 @@ impl Socket {
         }
     }
 
-    /// Asks for all objects of a kind and hands each answer to `each`. An error of `each` becomes the
-    /// result, after the kernel has sent the rest. Returns whether the answers are consistent: `false`
-    /// if something changed meanwhile.
+    /// Queries all objects of a kind and passes each answer to `each`. An error of `each` is returned after the kernel
+    /// has sent the rest. Returns true if the answers are consistent, and false if something changed meanwhile.
     ///
     /// # Errors
     /// As [`Socket::request`], and the errors of `each`.
@@ -125,7 +124,7 @@ impl Socket {
         loop {
             for reply in replies(self.receive()?) {
                 let reply = reply?;
-                // An answer to an earlier request, which stopped waiting for it.
+                // An answer to an earlier request, which timed out.
                 if reply.sequence != sequence {
                     continue;
                 }
@@ -140,7 +139,7 @@ impl Socket {
         }
     }
 
-    /// Asks for all objects of a kind, again if something changes meanwhile; returns the bodies of the
+    /// Queries all objects of a kind, and repeats that if something changes meanwhile. Returns the bodies of the
     /// answers of type `wanted`.
     ///
     /// # Errors
@@ -168,7 +167,7 @@ impl Socket {
         Err(Errno::INTR.into())
     }
 
-    /// Joins a group whose messages arrive unasked.
+    /// Joins a group, whose messages arrive without a request.
     ///
     /// # Errors
     /// The system's error, if there is no such group.
@@ -176,7 +175,7 @@ impl Socket {
         set_option(self.as_fd(), libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 
-    /// Takes a datagram if there is one.
+    /// Receives a datagram if there is one.
     ///
     /// # Errors
     /// `ENOBUFS` if messages were lost, or another error of the system.
@@ -202,7 +201,8 @@ impl Socket {
         });
         match received {
             Ok((_, length)) => self.buffer.get(..length).ok_or(Errno::NOBUFS),
-            // The socket blocks, so its time limit has passed. The kernel answers `EAGAIN` for routes of type `throw`.
+            // The socket blocks, so its time limit has passed. For routes of type `throw` the kernel itself answers
+            // `EAGAIN`.
             Err(Errno::AGAIN) => Err(Errno::TIMEDOUT),
             Err(error) => Err(error),
         }
@@ -245,7 +245,7 @@ fn judge(reply: &Reply<'_>) -> Result<(), Error> {
     }
 }
 
-/// An error code, behind the kernel's own words about it if it has any.
+/// Formats an error code, after the kernel's explanation if there is one.
 pub fn refusal(source: &io::Error, said: Option<&str>) -> String {
     match said {
         Some(said) => format!("{said} ({source})"),
@@ -326,7 +326,7 @@ mod tests {
         let late = socket.request(Message::new(RTM_GETLINK, &LINK), 0);
         let Err(Error::Refused { source, .. }) = late else { panic!("{late:?}") };
         assert_eq!(source.kind(), io::ErrorKind::TimedOut);
-        // The late answer, then the one that is asked for.
+        // The late answer, then the requested one.
         for sequence in [1, 2] {
             let mut answer = Message::new(RTM_NEWLINK, &[sequence as u8; 4]).finish(0, sequence);
             answer.extend(Message::new(NLMSG_ERROR, &[0; 4]).finish(0, sequence));

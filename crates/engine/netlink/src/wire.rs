@@ -1,34 +1,34 @@
-//! Messages and attributes of netlink as bytes. Nothing here trusts a length.
+//! Netlink messages and attributes as bytes. All lengths are checked.
 
-/// One request under construction.
+/// A request under construction.
 #[derive(Debug)]
 pub struct Message {
     bytes: Vec<u8>,
 }
 
-/// One message of an answer.
+/// A message of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// What it is about; each protocol has its own numbers.
+    /// Type of the message; each protocol has its own numbers.
     pub kind: u16,
-    /// Flags; what some of them mean depends on the kind.
+    /// Flags. The meaning of some depends on the type.
     pub flags: u16,
-    /// The number of the request that it answers; 0 if the kernel sends it unasked.
+    /// Number of the request that this message answers; 0 for unrequested messages.
     pub sequence: u32,
-    /// Without the header.
+    /// Content without the header.
     pub body: &'a [u8],
 }
 
-/// A message of a datagram claims to be shorter than its header, or longer than the datagram.
+/// Error for a message that claims to be shorter than its header, or longer than the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMessage;
 
-/// The kernel's verdict on a request.
+/// The kernel's result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Zero for success.
     pub(crate) errno: i32,
-    /// What the kernel says about it in words.
+    /// Explanation by the kernel.
     pub(crate) said: Option<String>,
 }
 
@@ -52,11 +52,11 @@ const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLA_F_NESTED: u16 = 0x8000;
 const NLA_TYPE_MASK: u16 = 0x3fff;
-/// The longest explanation that is kept. The kernel writes one sentence; anything longer is not one.
+/// Maximum characters of an explanation. The kernel writes one sentence.
 const SAID_CHARS: usize = 200;
 
 impl Message {
-    /// `header` is the fixed struct that the kind asks for, in native byte order.
+    /// Creates a message. `header` is the fixed struct that the type requires, in native byte order.
     pub fn new(kind: u16, header: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -69,17 +69,17 @@ impl Message {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// An attribute with these bytes.
+    /// Appends an attribute with these bytes.
     pub fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.wrap(kind, |message| message.raw(value));
     }
 
-    /// An attribute with a number of 32 bits.
+    /// Appends an attribute with a 32-bit number.
     pub fn attribute_u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// Text with the terminating zero that the kernel expects.
+    /// Appends text with the terminating zero that the kernel expects.
     pub fn attribute_text(&mut self, kind: u16, text: &str) {
         self.wrap(kind, |message| {
             message.raw(text.as_bytes());
@@ -87,12 +87,12 @@ impl Message {
         });
     }
 
-    /// An attribute made of attributes.
+    /// Appends an attribute made of attributes.
     pub fn nested(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.wrap(kind | NLA_F_NESTED, fill);
     }
 
-    /// The whole request with its length, flags and number.
+    /// Returns the whole request with its length, flags and number.
     pub fn finish(mut self, flags: u16, sequence: u32) -> Vec<u8> {
         // Names and numbers in a few levels of nesting: far below 4 GiB.
         let length = self.bytes.len() as u32;
@@ -106,7 +106,7 @@ impl Message {
         let start = self.bytes.len();
         self.raw(&[0; 4]);
         fill(self);
-        // As above, far below 64 KiB: names are cut to what an interface's name may have.
+        // Far below 64 KiB: names are cut to the length of an interface name.
         let length = (self.bytes.len() - start) as u16;
         self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
         self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
@@ -114,7 +114,7 @@ impl Message {
     }
 }
 
-/// Walks over the messages of a datagram; returns the first one that does not fit, and then stops.
+/// Iterates over the messages of a datagram. Yields an error for the first one that does not fit, and then stops.
 pub fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Result<Reply<'_>, BadMessage>> {
     std::iter::from_fn(move || {
         let here = std::mem::take(&mut bytes);
@@ -138,7 +138,7 @@ fn first_reply(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     Some((reply, length))
 }
 
-/// Walks over attributes; stops at the first that does not fit.
+/// Iterates over attributes. Stops at the first one that does not fit.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
@@ -149,17 +149,17 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The value of the first attribute of a kind.
+/// Value of the first attribute of a kind.
 pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(found, value)| (found == kind).then_some(value))
 }
 
-/// As [`find`], for a number of 32 bits.
+/// Like [`find`], for a 32-bit number.
 pub fn find_u32(bytes: &[u8], kind: u16) -> Option<u32> {
     u32_at(find(bytes, kind)?, 0)
 }
 
-/// A number of any width: the kernel sends a 64-bit number in 32 bits if it fits.
+/// Reads a number of any width: the kernel sends a 64-bit number in 32 bits if it fits.
 pub fn any_uint(value: &[u8]) -> Option<u64> {
     match value.len() {
         1 => Some(u64::from(value[0])),
@@ -170,28 +170,29 @@ pub fn any_uint(value: &[u8]) -> Option<u64> {
     }
 }
 
-/// The number of 16 bits that starts at a byte, in native order.
+/// 16-bit number at an offset, in native byte order.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// As [`u16_at`], of 32 bits.
+/// Like [`u16_at`], for 32 bits.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// As [`u16_at`], of 64 bits.
+/// Like [`u16_at`], for 64 bits.
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Text up to its terminating zero; empty if it is not UTF-8.
+/// Text up to its terminating zero. Empty if it is not UTF-8.
 pub fn text(bytes: &[u8]) -> &str {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).unwrap_or_default()
 }
 
-/// Text up to its terminating zero, with what is not UTF-8 escaped as in `rail\xff`; and whether anything was.
+/// Text up to its terminating zero, with bytes that are not UTF-8 escaped as in `rail\xff`. The flag is true if any
+/// were.
 pub(crate) fn escaped_text(bytes: &[u8]) -> (String, bool) {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (mut shown, mut is_escaped) = (String::new(), false);
@@ -205,7 +206,7 @@ pub(crate) fn escaped_text(bytes: &[u8]) -> (String, bool) {
     (shown, is_escaped)
 }
 
-/// Reads an acknowledgement or the end of a dump; `None` if it is too short to be one.
+/// Reads an acknowledgement or the end of a dump. Returns `None` if it is too short.
 pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
     let code = u32_at(reply.body, 0)? as i32;
     let errno = if (-4095..=0).contains(&code) { -code } else { libc::EBADMSG };
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(attributes(body).count(), 3);
     }
 
-    /// An error as the kernel writes it: the code, the request or its header, then the words.
+    /// Builds an error like the kernel's: the code, the request or its header, then the text.
     fn refusal(errno: i32, request: &[u8], capped: bool, words: &str) -> Vec<u8> {
         let mut body = (-errno).to_ne_bytes().to_vec();
         body.extend_from_slice(if capped { &request[..HEADER] } else { request });
@@ -320,7 +321,7 @@ mod tests {
         fn whatever_is_read_of_any_bytes_is_within_them(
             bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..24u8, Just(0)], 0..300),
         ) {
-            // Each attribute takes up its own head and value, so the walk ends.
+            // Each attribute takes its own header and value, so the iteration ends.
             let attributes = attributes(&bytes).take(bytes.len() + 1);
             let of_attributes: usize = attributes.map(|(_, value)| 4 + value.len()).sum();
             prop_assert!(of_attributes <= bytes.len(), "{} bytes", of_attributes);
@@ -331,7 +332,7 @@ mod tests {
             let faults = found.iter().filter(|reply| reply.is_err()).count();
             prop_assert!(faults == 0 || faults == 1 && found.last().unwrap().is_err());
             prop_assert!(text(&bytes).len() <= bytes.len() && !text(&bytes).contains('\0'));
-            // One whole message makes one reply, whatever it holds, and each reply may be a verdict.
+            // One whole message makes one reply, whatever its content, and each reply may be a verdict.
             for kind in [NLMSG_ERROR, NLMSG_DONE] {
                 for flags in [0, NLM_F_ACK_TLVS, NLM_F_ACK_TLVS | NLM_F_CAPPED] {
                     let framed = Message::new(kind, &bytes).finish(flags, 1);

@@ -7,7 +7,7 @@ fn fault(text: &str) -> String {
     format!("{}:{}: {fault}", fault.at.line, fault.at.column)
 }
 
-/// All values with their paths and places.
+/// Collects all values with their paths and positions.
 fn walk(node: &Node, path: &str, seen: &mut Vec<(String, usize, usize)>) {
     seen.push((path.to_owned(), node.at.line, node.at.column));
     match &node.value {
@@ -112,7 +112,7 @@ fn a_huge_or_deep_file_is_refused_at_once() {
     }
     let names: String = (0..).map(|i| format!("n{i}: v\n")).take(80_000).collect();
     assert!(parse(&names).is_ok());
-    // Far above what it takes, far below what a quadratic reader would.
+    // Far above the normal time, far below that of a quadratic parser.
     assert!(started.elapsed().as_secs() < 30);
 }
 

@@ -1,4 +1,4 @@
-//! What a log has in it, and which files it refuses.
+//! Contents of a log, and files that it refuses.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -21,7 +21,7 @@ fn settings(file: &Path, pairs: &[(&str, &str)]) -> Settings {
     Settings::of(&builder.unwrap().build().unwrap())
 }
 
-/// What is in the file after `say`.
+/// Returns the log file's content after `say`.
 fn written(pairs: &[(&str, &str)], say: impl FnOnce()) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("log");
@@ -84,7 +84,7 @@ fn level_and_subsystems_choose() {
     assert_eq!(heard(&[("log_subsystems", "^peer"), ("log_level", "info")]), ["one", "two"]);
 }
 
-/// The plugin has two: NCCL's log, and a file.
+/// The plugin has two logs: NCCL's, and a file.
 #[test]
 fn of_two_logs_in_one_process_each_takes_its_own_level_and_subsystems() {
     struct Count(Arc<AtomicUsize>);
@@ -155,7 +155,7 @@ fn what_is_no_file_is_refused_with_field_value_and_what_is_allowed() {
         (at("pipe"), "is a pipe; allowed: a file"),
         (at("nowhere/log"), "can't be opened for writing: No such file"),
         (at("file/log"), "can't be opened for writing: Not a directory"),
-        // Root may not write it either.
+        // Not writable even for root.
         ("/proc/sys/kernel/osrelease".into(), "can't be opened for writing: Permission denied"),
     ];
     for (file, why) in cases {

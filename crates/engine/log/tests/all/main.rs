@@ -1,4 +1,4 @@
-//! Tests that need no process of their own.
+//! Tests that need no separate process.
 
 mod lines;
 mod subsystems;

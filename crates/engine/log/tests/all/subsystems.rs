@@ -1,4 +1,4 @@
-//! `log_subsystems` means the records that there are.
+//! The names in `log_subsystems` match the existing records.
 
 use std::collections::BTreeSet;
 use std::fs;

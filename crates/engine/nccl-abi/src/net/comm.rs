@@ -1,4 +1,4 @@
-//! Connections, and what is registered and posted on them.
+//! Connections, with their registrations and requests.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,7 +11,7 @@ use super::memory::Memory;
 use super::raw::{MAX_GROUP, Parts, Raw, UNTOLD};
 use crate::{DeviceHandle, Opaque};
 
-/// Memory registered with a connection; a key that only this connection knows.
+/// Key of memory registered with a connection, valid for this connection only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     comm: u64,
@@ -19,20 +19,20 @@ pub struct Region {
     generation: u64,
 }
 
-/// A message: where in a region it is.
+/// A message's place in a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Registered with the same connection.
+    /// Region registered with the same connection.
     pub region: Region,
-    /// From its begin, in bytes.
+    /// Offset from the region's start, in bytes.
     pub offset: usize,
-    /// Length of the message, or the room for it.
+    /// Length of the message, or of the room for it.
     pub bytes: usize,
-    /// Tells messages of a grouped receive apart; 0 else.
+    /// Tag that tells messages of a grouped receive apart; 0 otherwise.
     pub tag: i32,
 }
 
-/// Lengths of the messages of a request that is done.
+/// Lengths of a completed request's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     count: usize,
@@ -41,25 +41,23 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Whether the plugin has told them: some never do. Then those of a receive are 0, which is what NCCL takes
-    /// them for.
+    /// True if the plugin has reported the lengths. Some plugins never do. Then those of a receive are 0, like in NCCL.
     pub fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// One for each message, in the order in which they were posted.
+    /// Lengths of all messages, in the order in which they were posted.
     pub fn all(&self) -> &[usize] {
         &self.bytes[..self.count]
     }
 
-    /// Of the first message.
+    /// Length of the first message.
     pub fn first(&self) -> usize {
         self.bytes[0]
     }
 }
 
-/// Something posted. The memory of a request that is dropped before it is done stays registered until the
-/// connection is closed.
+/// A posted request. If it is dropped before it completes, its memory stays registered until the connection is closed.
 #[must_use = "a request is over when `test` has said so"]
 #[derive(Debug)]
 pub struct Request {
@@ -81,37 +79,37 @@ enum State {
     Done,
 }
 
-/// A connection that sends. Dropping it closes it, whatever is under way.
+/// A connection that sends. Dropping it closes it, even with requests in flight.
 pub type SendComm = Comm<Sends>;
 
-/// A connection that receives. Dropping it closes it, whatever is under way.
+/// A connection that receives. Dropping it closes it, even with requests in flight.
 pub type RecvComm = Comm<Receives>;
 
 /// A connection.
 pub struct Comm<S: Side> {
     raw: Arc<Raw>,
-    /// Null once it was closed.
+    /// Null once closed.
     comm: Opaque,
     serial: u64,
     slots: Vec<Slot>,
-    /// Requests that hold a place of the plugin's.
+    /// Requests that occupy a slot of the plugin.
     under_way: usize,
-    // Dropped behind the connection: a plugin has the address of it.
+    // Dropped after the connection, because the plugin has its address.
     side: S,
 }
 
-// SAFETY: plugins take calls of a connection from any thread, one at a time, and all take `&mut self`.
+// SAFETY: plugins accept calls for a connection from any thread, one at a time, and all methods take `&mut self`.
 unsafe impl<S: Side> Send for Comm<S> {}
 
-/// What a connection does.
+/// Direction of a connection.
 pub trait Side: sealed::Side {}
 
-/// It sends.
+/// The sending side.
 pub struct Sends;
 
-/// It receives.
+/// The receiving side.
 pub struct Receives {
-    /// What the plugin says about finishing receives on a GPU.
+    /// Plugin's description of how receives finish on a GPU.
     pub(super) on_gpu: Option<Box<DeviceHandle>>,
 }
 
@@ -132,21 +130,21 @@ mod sealed {
     }
 }
 
-/// A registration, or a place for one.
+/// A registration, or a free slot.
 struct Slot {
     handle: Opaque,
-    /// `None` if the place is free.
+    /// `None` if the slot is free.
     memory: Option<Arc<dyn Memory>>,
     generation: u64,
-    /// Requests that are not done, and have this memory.
+    /// Number of pending requests that use this memory.
     users: usize,
 }
 
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl Comm<Sends> {
-    /// Posts a message; `None` if the plugin has no room for it yet. Whoever changes the memory before the
-    /// request is done may change what arrives.
+    /// Posts a message. Returns `None` if the plugin has no room for it yet. Changing the memory before the request
+    /// completes may change the bytes that arrive.
     ///
     /// # Errors
     /// If the message is not within its region, or the plugin refuses.
@@ -163,24 +161,24 @@ impl Comm<Sends> {
 }
 
 impl Comm<Receives> {
-    /// What finishes receives on a GPU, for devices of the kind "unpack": then done receives are not in
-    /// place until that was carried out.
+    /// Handle for finishing receives on a GPU, for devices of the kind "unpack". There, data of completed receives is
+    /// in place only after that step.
     pub fn device_handle(&self) -> Option<DeviceHandle> {
         self.side.on_gpu.as_deref().copied()
     }
 
-    /// What the plugin calls a region on a GPU; null if it has no name for it.
+    /// Returns the plugin's handle of a region for a GPU, or null if it has none.
     ///
     /// # Errors
-    /// If the region is not one of this connection, or the plugin refuses or has no such function.
+    /// If the region belongs to another connection, or the plugin refuses or has no such function.
     pub fn device_region(&mut self, region: Region) -> Result<Opaque, NetError> {
         let handle = self.slot(region)?.handle;
-        // SAFETY: the connection is open, and the region is one of it.
+        // SAFETY: the connection is open, and the region belongs to it.
         unsafe { self.raw.device_mr(self.comm, handle) }
     }
 
-    /// Posts memory for one message, or for several that their tags tell apart, as many as the device's
-    /// `max_recvs`; `None` if the plugin has no room for it yet.
+    /// Posts memory for one message, or for several with different tags, at most the device's `max_recvs`. Returns
+    /// `None` if the plugin has no room for it yet.
     ///
     /// # Errors
     /// If a part is not within its region or there are too many, or the plugin refuses.
@@ -194,7 +192,7 @@ impl Comm<Receives> {
         Ok(self.posted(request, parts, true))
     }
 
-    /// Makes what was received visible to the GPU that has the memory; `None` if it is so already.
+    /// Makes received data visible to the GPU that owns the memory. Returns `None` if nothing has to be done.
     ///
     /// # Errors
     /// As [`irecv`](Self::irecv).
@@ -205,11 +203,11 @@ impl Comm<Receives> {
         Ok(self.posted(request, parts, false))
     }
 
-    /// Tells the plugin that a receive that is done is in place, where it wants to know: it uses the memory
-    /// in between again. Receives are consumed in the order in which they were posted.
+    /// Tells the plugin that the data of a completed receive is in place, if it has a function for that: it then reuses
+    /// the intermediate memory. Receives are consumed in the order in which they were posted.
     ///
     /// # Errors
-    /// If the request is not a done receive of this connection, or the plugin refuses.
+    /// If the request is not a completed receive of this connection, or the plugin refuses.
     pub fn consume(&mut self, request: Request) -> Result<(), NetError> {
         self.own(&request)?;
         if request.state != State::Done || !request.is_receive {
@@ -220,7 +218,7 @@ impl Comm<Receives> {
         }
         self.under_way -= 1;
         let count = request.count as c_int;
-        // SAFETY: a receive of this open connection that is done, and is gone after this.
+        // SAFETY: a completed receive of this open connection, which is dropped after this.
         unsafe { self.raw.irecv_consumed(self.comm, count, request.pointer) }
     }
 }
@@ -239,13 +237,13 @@ impl<S: Side> Comm<S> {
         self.register_as(memory, None)
     }
 
-    /// Registers memory by a DMA-BUF that has it from this offset on.
+    /// Registers memory by a DMA-BUF that contains it from this offset on.
     ///
     /// # Safety
-    /// The DMA-BUF has the memory.
+    /// The DMA-BUF contains the memory.
     ///
     /// # Errors
-    /// If the plugin refuses, or can't do this.
+    /// If the plugin refuses, or does not support this.
     pub unsafe fn register_dma_buf(
         &mut self,
         memory: Arc<dyn Memory>,
@@ -262,7 +260,7 @@ impl<S: Side> Comm<S> {
     ) -> Result<Region, NetError> {
         let (data, bytes, kind) = (memory.address(), memory.bytes(), memory.kind().bit());
         let (raw, comm) = (&self.raw, self.comm);
-        // SAFETY: the connection is open. It keeps the memory until it was deregistered, or closed.
+        // SAFETY: the connection is open. It keeps the memory until it is deregistered, or closed.
         let handle = unsafe {
             match dma_buf {
                 None => raw.reg_mr(comm, data, bytes, kind)?,
@@ -286,7 +284,7 @@ impl<S: Side> Comm<S> {
     /// Ends a registration.
     ///
     /// # Errors
-    /// If a request uses it, it is not one of this connection, or the plugin refuses.
+    /// If a request uses it, it belongs to another connection, or the plugin refuses.
     pub fn deregister(&mut self, region: Region) -> Result<(), NetError> {
         let slot = self.slot(region)?;
         let (handle, users) = (slot.handle, slot.users);
@@ -294,10 +292,10 @@ impl<S: Side> Comm<S> {
             return Err(NetError::Misuse(format!("{users} requests use the region")));
         }
         let memory = self.slots[region.slot].memory.take();
-        // SAFETY: the connection is open, the region one of it, and no request uses it.
+        // SAFETY: the connection is open, the region belongs to it, and no request uses it.
         let done = unsafe { self.raw.dereg_mr(self.comm, handle) };
         if done.is_err() {
-            // The plugin may have it still.
+            // The plugin may still have it.
             self.slots[region.slot].memory = memory;
         }
         done
@@ -312,7 +310,7 @@ impl<S: Side> Comm<S> {
         slot.ok_or_else(|| NetError::Misuse("the region is not one of this connection".to_owned()))
     }
 
-    /// The lists for the plugin, if all parts are within their regions.
+    /// Builds the lists for the plugin, after checking that all parts are within their regions.
     fn parts(&self, parts: &[Part]) -> Result<Parts, NetError> {
         if parts.is_empty() || parts.len() > MAX_GROUP {
             let text =
@@ -372,20 +370,20 @@ impl<S: Side> Comm<S> {
         Ok(())
     }
 
-    /// The lengths of the messages if the request is done: a message sent has left, so that its memory may
-    /// be used. A receive that is done is for [`consume`](Comm::consume) then.
+    /// Returns the lengths of the messages if the request has completed. Sent memory may be reused then. A completed
+    /// receive has to be passed to [`consume`](Comm::consume).
     ///
     /// # Errors
-    /// If the request was done before or is another connection's, or the plugin refuses.
+    /// If the request had completed before or belongs to another connection, or the plugin refuses.
     pub fn test(&mut self, request: &mut Request) -> Result<Option<Sizes>, NetError> {
         self.own(request)?;
         if request.state == State::Done {
             return Err(NetError::Misuse("the request was done already".to_owned()));
         }
-        // SAFETY: the connection is open, and the request one of it that was not done.
+        // SAFETY: the connection is open, and the request belongs to it and has not completed.
         let Some(told) = (unsafe { self.raw.test(request.pointer) })? else { return Ok(None) };
         request.state = State::Done;
-        // A receive holds its place until the plugin hears that it was consumed.
+        // A receive keeps its slot until it is consumed.
         self.under_way -= usize::from(!(request.is_receive && self.raw.has_consumed()));
         let mut sizes = Sizes { count: request.count, bytes: [0; MAX_GROUP], is_told: true };
         let mut fault = None;
@@ -393,7 +391,7 @@ impl<S: Side> Comm<S> {
             self.slots[request.slots[index]].users -= 1;
             let room = request.room[index];
             match usize::try_from(got).ok().filter(|got| *got <= room) {
-                // NCCL knows what it sends, and some plugins write nothing or anything there.
+                // The length of a sent message is known, and some plugins write nothing or garbage there.
                 _ if !request.is_receive => sizes.bytes[index] = room,
                 Some(got) => sizes.bytes[index] = got,
                 None if got == UNTOLD => sizes.is_told = false,
@@ -406,10 +404,10 @@ impl<S: Side> Comm<S> {
         }
     }
 
-    /// Closes it and tells what the plugin says to that.
+    /// Closes the connection and returns the plugin's result.
     ///
     /// # Errors
-    /// If the plugin refuses; it is gone nevertheless.
+    /// If the plugin refuses. The connection is gone nevertheless.
     pub fn close(mut self) -> Result<(), NetError> {
         self.end()
     }
@@ -420,7 +418,7 @@ impl<S: Side> Comm<S> {
         }
         let mut done = Ok(());
         for slot in self.slots.iter().filter(|slot| slot.memory.is_some()) {
-            // SAFETY: the connection is open. Requests that are not done end with it, as when NCCL aborts.
+            // SAFETY: the connection is open. Pending requests end with it, as when NCCL aborts.
             done = done.and(unsafe { self.raw.dereg_mr(self.comm, slot.handle) });
         }
         let comm = std::mem::replace(&mut self.comm, null_mut());
@@ -433,7 +431,7 @@ impl<S: Side> Comm<S> {
 
 impl<S: Side> Drop for Comm<S> {
     fn drop(&mut self) {
-        // The memory is dropped behind this. Nothing can be done about a plugin that refuses it.
+        // The memory is dropped after this. An error of the plugin can't be handled here.
         drop(self.end());
     }
 }

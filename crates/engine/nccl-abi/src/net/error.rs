@@ -1,50 +1,50 @@
-//! What can go wrong with a plugin that is hosted.
+//! Errors of hosted plugins.
 
 use std::ffi::c_int;
 
 use thiserror::Error;
 
-/// Why a call into a plugin did not do what it is for.
+/// Reason why a call into a plugin failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NetError {
     /// The library has no table of this version.
     #[error("the plugin has no table of version {version}; it has {}", listed(has))]
     NoVersion {
-        /// What was asked for.
+        /// Requested version.
         version: u32,
-        /// What there is.
+        /// Versions of the library.
         has: Vec<u32>,
     },
     /// The table has no such function.
     #[error("the plugin has no function {function} in version {version}")]
     Missing {
-        /// NCCL's name of it.
+        /// NCCL's name of the function.
         function: &'static str,
-        /// Of the table.
+        /// Version of the table.
         version: u32,
     },
-    /// What it returned is an error.
+    /// The function returned an error.
     #[error("{function} of the plugin gave {code} ({})", meaning(*.code))]
     Failed {
-        /// NCCL's name of it.
+        /// NCCL's name of the function.
         function: &'static str,
         /// An `ncclResult_t`.
         code: c_int,
     },
-    /// It returned success, and something that can't be.
+    /// The function returned success with an impossible result.
     #[error("{function} of the plugin gave {answer}")]
     Answer {
-        /// NCCL's name of it.
+        /// NCCL's name of the function.
         function: &'static str,
-        /// What it gave, and what would be possible.
+        /// Result, and the possible values.
         answer: String,
     },
-    /// The plugin was not called, since the call makes no sense.
+    /// The call makes no sense, and the plugin was not called.
     #[error("{0}")]
     Misuse(String),
 }
 
-/// As in "versions 7, 8 and 11".
+/// Formats versions as in "versions 7, 8 and 11".
 fn listed(versions: &[u32]) -> String {
     let all: Vec<String> = versions.iter().map(u32::to_string).collect();
     match all.as_slice() {
@@ -54,7 +54,7 @@ fn listed(versions: &[u32]) -> String {
     }
 }
 
-/// What NCCL calls the results.
+/// Description of NCCL's result codes.
 fn meaning(code: c_int) -> &'static str {
     match code {
         1 => "a CUDA error",

@@ -7,17 +7,17 @@ use std::ptr::NonNull;
 
 use crate::{PTR_CUDA, PTR_HOST};
 
-/// What kind of memory it is.
+/// Kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// The processor reaches it.
+    /// Host memory, which the processor reaches.
     Host,
-    /// A GPU of NVIDIA has it.
+    /// Memory of an NVIDIA GPU.
     Cuda,
 }
 
 impl MemoryKind {
-    /// Its bit in `ptrSupport`, and its number in `regMr`.
+    /// Returns its bit in `ptrSupport`, which is also its number in `regMr`.
     pub fn bit(self) -> c_int {
         match self {
             Self::Host => PTR_HOST,
@@ -26,19 +26,19 @@ impl MemoryKind {
     }
 }
 
-/// Memory that can be registered with a connection. A connection keeps it until it was deregistered and no
-/// request uses it, or until the connection is closed.
+/// Memory that can be registered with a connection. The connection keeps it until it is deregistered and no request
+/// uses it, or until the connection is closed.
 ///
 /// # Safety
-/// As long as the value lives, all [`bytes`](Self::bytes) from [`address`](Self::address) on are memory
-/// of this kind, at the same place. Plugins, NICs and GPUs read and write there at any time, so nobody
-/// has a reference to a part of it that a request uses.
+/// While the value lives, all [`bytes`](Self::bytes) from [`address`](Self::address) on are memory of this kind, at the
+/// same place. Plugins, NICs and GPUs read and write there at any time, so no reference to a part that a request uses
+/// may exist.
 pub unsafe trait Memory: Send + Sync {
-    /// Where it begins. It's an address of a GPU if the memory is one's.
+    /// Start address. For GPU memory it is a GPU address.
     fn address(&self) -> *mut c_void;
-    /// Its length.
+    /// Length in bytes.
     fn bytes(&self) -> usize;
-    /// What kind it is.
+    /// Kind of the memory.
     fn kind(&self) -> MemoryKind {
         MemoryKind::Host
     }
@@ -50,12 +50,12 @@ pub struct HostMemory {
     layout: Layout,
 }
 
-// SAFETY: it owns its pages, as a box does; slices of them are lent by unsafe functions only.
+// SAFETY: the value owns its pages, like a box; slices of them are lent by unsafe functions only.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HostMemory {}
 
-// SAFETY: the pages are its own until it is dropped; whoever takes a slice promises that no request uses it.
+// SAFETY: the value owns the pages until it is dropped; callers that take a slice promise that no request uses it.
 unsafe impl Memory for HostMemory {
     fn address(&self) -> *mut c_void {
         self.at.as_ptr().cast()
@@ -69,7 +69,7 @@ unsafe impl Memory for HostMemory {
 const PAGE: usize = 4096;
 
 impl HostMemory {
-    /// At least so many bytes, all zero; `None` if there is no memory.
+    /// Allocates at least this many zeroed bytes. Returns `None` if out of memory.
     pub fn new(bytes: usize) -> Option<Self> {
         let size = bytes.max(1).checked_next_multiple_of(PAGE)?;
         let layout = Layout::from_size_align(size, PAGE).ok()?;
@@ -78,27 +78,26 @@ impl HostMemory {
         Some(Self { at, layout })
     }
 
-    /// A part of it.
+    /// Borrows a part.
     ///
     /// # Panics
     /// If the range is not within the memory.
     ///
     /// # Safety
-    /// As long as the slice is used, no request writes there, and nobody has a mutable slice of it.
+    /// While the slice is used, no request writes there, and no mutable slice of it exists.
     pub unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
         self.check(range.start, range.len());
         // SAFETY: within the pages, which are initialised; the caller promises the rest.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(range.start), range.len()) }
     }
 
-    /// A part of it, to be changed.
+    /// Borrows a part mutably.
     ///
     /// # Panics
     /// If the range is not within the memory.
     ///
     /// # Safety
-    /// As long as the slice is used, no request reads or writes there, and nobody has another slice of
-    /// it.
+    /// While the slice is used, no request reads or writes there, and no other slice of it exists.
     #[expect(clippy::mut_from_ref, reason = "the parts of it are lent one by one")]
     pub unsafe fn slice_mut(&self, range: Range<usize>) -> &mut [u8] {
         self.check(range.start, range.len());
@@ -106,20 +105,20 @@ impl HostMemory {
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().add(range.start), range.len()) }
     }
 
-    /// Copies what is at an offset into `to`. What a request writes there meanwhile may or may not be in it.
+    /// Copies the bytes at an offset into `to`. Concurrent writes by a request may or may not be visible.
     ///
     /// # Panics
-    /// If it is not within the memory.
+    /// If the range is not within the memory.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
-        // SAFETY: within the pages, checked above; `to` is elsewhere, as nobody has a reference to these.
+        // SAFETY: within the pages, checked above; `to` is elsewhere, as no references to these pages exist.
         unsafe { self.at.as_ptr().add(offset).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
     }
 
     /// Copies `from` to an offset.
     ///
     /// # Panics
-    /// If it does not fit there.
+    /// If the range is not within the memory.
     pub fn write(&self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
         // SAFETY: as above.

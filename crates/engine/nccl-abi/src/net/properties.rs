@@ -1,4 +1,4 @@
-//! A device as its plugin describes it, whatever the version.
+//! A device's properties as its plugin reports them, in any version.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -9,45 +9,45 @@ use crate::{
     PropsTail, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, UNPACK_VERSION,
 };
 
-/// What a device is and can do. What a version does not tell has the value that NCCL assumes.
+/// Properties of a device. Properties that a version lacks have the value that NCCL assumes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
     /// Folder of its PCI device, if it has one.
     pub pci_path: Option<PathBuf>,
-    /// Devices of one guid and port share their bandwidth.
+    /// Devices with the same guid and port share their bandwidth.
     pub guid: u64,
-    /// Kinds of memory that it takes, as bits.
+    /// Supported kinds of memory, as bits.
     pub ptr_support: c_int,
-    /// Whether a registration serves all connections.
+    /// True if a registration serves all connections.
     pub reg_is_global: bool,
-    /// Whether receives into a GPU's memory have to be flushed always.
+    /// True if receives into GPU memory always have to be flushed.
     pub force_flush: bool,
-    /// In Mbit/s.
+    /// Speed in Mbit/s.
     pub speed_mbps: i32,
-    /// Port of the card.
+    /// Port of the NIC.
     pub port: i32,
-    /// In microseconds.
+    /// Latency in microseconds.
     pub latency_us: f32,
-    /// Connections.
+    /// Maximum number of connections.
     pub max_comms: i32,
-    /// Messages of a grouped receive.
+    /// Maximum number of messages in a grouped receive.
     pub max_recvs: i32,
-    /// Where receives finish: [`DEVICE_HOST`], [`DEVICE_UNPACK`](crate::DEVICE_UNPACK) or another kind.
+    /// Place where receives finish: [`DEVICE_HOST`], [`DEVICE_UNPACK`](crate::DEVICE_UNPACK) or another kind.
     pub device_type: c_int,
-    /// Version of the kind.
+    /// Version of the device type.
     pub device_version: c_int,
-    /// Longest message in bytes.
+    /// Maximum message length in bytes.
     pub max_p2p_bytes: usize,
 }
 
-/// What NCCL assumes for versions before 9.
+/// Value that NCCL assumes for versions before 9.
 const MAX_BYTES_BEFORE_V9: usize = 1 << 30;
 
 impl Properties {
-    /// What can't be true of a device, each as a sentence's end. NCCL uses such a device all the same,
-    /// or fails later and elsewhere.
+    /// Impossible properties, each as the end of a sentence. NCCL still uses such a device, or fails later in another
+    /// place.
     pub fn faults(&self) -> Vec<String> {
         let kinds = PTR_HOST | PTR_CUDA | PTR_DMA_BUF;
         let pci = self.pci_path.as_deref().unwrap_or(Path::new("/"));
@@ -95,27 +95,27 @@ impl Properties {
         .collect()
     }
 
-    /// Whether data is where it belongs when a receive is done.
+    /// True if data is in place when a receive completes.
     pub fn is_host(&self) -> bool {
         self.device_type == DEVICE_HOST
     }
 
-    /// Whether a kernel on the GPU has to gather what was received, in the form that NCCL knows.
+    /// True if a kernel on the GPU has to gather received data, in the form that NCCL knows.
     pub fn is_unpack(&self) -> bool {
         (self.device_type, self.device_version) == (DEVICE_UNPACK, UNPACK_VERSION)
     }
 
-    /// Whether it takes memory of the host.
+    /// True if the device takes host memory.
     pub fn takes_host(&self) -> bool {
         self.ptr_support & PTR_HOST != 0
     }
 
-    /// Whether it takes addresses of a GPU.
+    /// True if the device takes GPU addresses.
     pub fn takes_cuda(&self) -> bool {
         self.ptr_support & PTR_CUDA != 0
     }
 
-    /// Whether it takes memory of a GPU by DMA-BUF.
+    /// True if the device takes GPU memory by DMA-BUF.
     pub fn takes_dma_buf(&self) -> bool {
         self.ptr_support & PTR_DMA_BUF != 0
     }
@@ -152,7 +152,7 @@ impl From<&PropsV7> for Properties {
     }
 }
 
-/// The properties that version 8 and later have.
+/// Properties common to version 8 and later.
 fn common(head: &PropsHead, tail: &PropsTail) -> Properties {
     Properties {
         name: text(head.name).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The functions of all versions, with the same arguments in each.
+//! Functions of all versions, with uniform arguments.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -12,22 +12,22 @@ use crate::{
     PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, Table,
 };
 
-/// Called before a function of the plugin is called, and after it has returned.
+/// Callback before each call of a plugin function, and after it has returned.
 pub type Observer = Arc<dyn Fn(Call) + Send + Sync>;
 
-/// What an [`Observer`] hears of. The names are NCCL's.
+/// Event of an [`Observer`]. The names are NCCL's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// The function is called, on this thread.
+    /// The function is about to be called, on this thread.
     Begins(&'static str),
-    /// It has returned this `ncclResult_t`; `None` if the table has no such function.
+    /// The function has returned this `ncclResult_t`. `None` if the table has no such function.
     Ends(&'static str, Option<c_int>),
 }
 
-/// The most messages of a grouped receive.
+/// Maximum number of messages in a grouped receive.
 pub const MAX_GROUP: usize = 8;
 
-/// In the place of a length that the plugin has not written.
+/// Initial value of a length, for plugins that write none.
 pub(super) const UNTOLD: c_int = c_int::MIN;
 
 /// A table with its context.
@@ -37,12 +37,12 @@ pub(super) struct Raw {
     observer: Option<Observer>,
 }
 
-// SAFETY: plugins take calls from several threads; the context is theirs alone.
+// SAFETY: plugins accept calls from several threads; only the plugin uses the context.
 unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
 
-/// Calls the function that the versions in brackets have with the arguments behind them.
+/// Calls the function, with the arguments that follow each bracket of versions.
 macro_rules! call {
     ($raw:expr, $name:literal, $field:ident, $([$($version:ident)+] $arguments:tt),+ $(,)?) => {{
         let raw: &Raw = $raw;
@@ -61,7 +61,7 @@ macro_rules! call {
     }};
 }
 
-/// Whether the table has the function.
+/// True if the table has the function.
 macro_rules! has {
     ($raw:expr, $field:ident, $($version:ident)+) => {
         match $raw.table {
@@ -81,7 +81,7 @@ unsafe extern "C" fn no_profiler(
     NcclResult::Success as c_int
 }
 
-/// Tables before version 11 that were initialized: NCCL does that once in a process.
+/// Initialized tables before version 11, as NCCL initializes these once per process.
 static INITIALIZED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl Raw {
@@ -97,7 +97,7 @@ impl Raw {
         let log = Some(logger());
         let profiler: Option<ProfilerCallback> = Some(no_profiler);
         let mut config = CommConfig { traffic_class: -1 };
-        // SAFETY: called as NCCL does, with places that live through the call.
+        // SAFETY: called like NCCL does, with places that live through the call.
         unsafe {
             call!(
                 &raw, "init", init,
@@ -113,8 +113,8 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Requests that plugins of this version have room for on a connection. NCCL promised to have no more
-    /// than 8 up to version 6. GPUDirect-TCPX has 16 in version 7, and fails at one more.
+    /// Number of concurrent requests on a connection that plugins of this version support. Up to version 6 NCCL
+    /// promised to have no more than 8. GPUDirect-TCPX has 16 in version 7, and fails with one more.
     pub(super) fn max_requests(&self) -> usize {
         match self.table.version() {
             ..=6 => 8,
@@ -178,10 +178,10 @@ impl Raw {
         Ok(comm)
     }
 
-    /// A step towards a connection; null while it is not there.
+    /// Polls a connection being made. Returns null while it is not established.
     ///
     /// # Safety
-    /// The handle stays where it is until the connection is there.
+    /// The handle stays at its address until the connection is established.
     pub(super) unsafe fn connect(
         &self,
         device: c_int,
@@ -202,7 +202,7 @@ impl Raw {
         Ok(comm)
     }
 
-    /// A step towards a connection of a listener; null while it is not there.
+    /// Polls a listener for a connection. Returns null while there is none.
     ///
     /// # Safety
     /// The listener is open. `on_gpu` is null or a place that lives as long as the connection.
@@ -224,7 +224,7 @@ impl Raw {
     }
 
     /// # Safety
-    /// The connection is open, and the memory stays until it was deregistered or the connection closed.
+    /// The connection is open, and the memory stays valid until it is deregistered or the connection is closed.
     pub(super) unsafe fn reg_mr(
         &self,
         comm: Opaque,
@@ -252,7 +252,7 @@ impl Raw {
     }
 
     /// # Safety
-    /// As [`reg_mr`](Self::reg_mr), and the descriptor is one of a DMA-BUF with this memory.
+    /// As [`reg_mr`](Self::reg_mr), and the descriptor is a DMA-BUF with this memory.
     pub(super) unsafe fn reg_mr_dma_buf(
         &self,
         comm: Opaque,
@@ -276,14 +276,14 @@ impl Raw {
     }
 
     /// # Safety
-    /// The connection is open, and the region is one of it that no request uses.
+    /// The connection is open, and the region belongs to it and is used by no request.
     pub(super) unsafe fn dereg_mr(&self, comm: Opaque, region: Opaque) -> Result<(), NetError> {
         // SAFETY: as the caller promises.
         unsafe { call!(self, "deregMr", dereg_mr, [V5 V6 V7 V8 V9 V10 V11 V12](comm, region)) }
     }
 
     /// # Safety
-    /// The connection is open, and the region one of it; the table has the function.
+    /// The connection is open, and the region belongs to it; the table has the function.
     pub(super) unsafe fn device_mr(
         &self,
         comm: Opaque,
@@ -297,10 +297,10 @@ impl Raw {
         Ok(on_gpu)
     }
 
-    /// Posts a message; null if the plugin has no room for it yet.
+    /// Posts a message. Returns null if the plugin has no room for it yet.
     ///
     /// # Safety
-    /// The connection is open, the memory is of the region, and stays until the request is done or the
+    /// The connection is open, the memory belongs to the region, and stays valid until the request completes or the
     /// connection is closed.
     pub(super) unsafe fn isend(
         &self,
@@ -323,7 +323,7 @@ impl Raw {
         Ok(request)
     }
 
-    /// Posts memory for messages; null if the plugin has no room for it yet.
+    /// Posts memory for messages. Returns null if the plugin has no room for it yet.
     ///
     /// # Safety
     /// As [`isend`](Self::isend), for each part.
@@ -347,7 +347,7 @@ impl Raw {
         Ok(request)
     }
 
-    /// Makes received data visible to the GPU; null if it is so already.
+    /// Makes received data visible to the GPU. Returns null if nothing has to be done.
     ///
     /// # Safety
     /// As [`irecv`](Self::irecv).
@@ -369,10 +369,11 @@ impl Raw {
         Ok(request)
     }
 
-    /// The lengths of the messages if the request is done; [`UNTOLD`] where the plugin writes none.
+    /// Returns the lengths of the messages if the request has completed. [`UNTOLD`] marks lengths that the plugin did
+    /// not write.
     ///
     /// # Safety
-    /// The request is one of an open connection that was not done yet.
+    /// The request belongs to an open connection and has not completed.
     pub(super) unsafe fn test(
         &self,
         request: Opaque,
@@ -391,8 +392,7 @@ impl Raw {
     }
 
     /// # Safety
-    /// The request is a receive of so many messages on this open connection; it is done, and used for
-    /// nothing else after this.
+    /// The request is a completed receive of `count` messages on this open connection; it is not used after this.
     pub(super) unsafe fn irecv_consumed(
         &self,
         comm: Opaque,
@@ -406,21 +406,21 @@ impl Raw {
     }
 
     /// # Safety
-    /// It is open, and never used again.
+    /// The connection is open, and never used again.
     pub(super) unsafe fn close_send(&self, comm: Opaque) -> Result<(), NetError> {
         // SAFETY: as the caller promises.
         unsafe { call!(self, "closeSend", close_send, [V5 V6 V7 V8 V9 V10 V11 V12](comm)) }
     }
 
     /// # Safety
-    /// It is open, and never used again.
+    /// The connection is open, and never used again.
     pub(super) unsafe fn close_recv(&self, comm: Opaque) -> Result<(), NetError> {
         // SAFETY: as the caller promises.
         unsafe { call!(self, "closeRecv", close_recv, [V5 V6 V7 V8 V9 V10 V11 V12](comm)) }
     }
 
     /// # Safety
-    /// It is open, and never used again.
+    /// The listener is open, and never used again.
     pub(super) unsafe fn close_listen(&self, comm: Opaque) -> Result<(), NetError> {
         // SAFETY: as the caller promises.
         unsafe { call!(self, "closeListen", close_listen, [V5 V6 V7 V8 V9 V10 V11 V12](comm)) }
@@ -432,9 +432,9 @@ impl Drop for Raw {
         if self.context.is_null() || !has!(self, finalize, V11 V12) {
             return;
         }
-        // SAFETY: the context that init gave; all connections are closed, as each keeps this.
+        // SAFETY: the context that init returned; all connections are closed, because each keeps this value.
         let done = unsafe { call!(self, "finalize", finalize, [V11 V12](self.context)) };
-        // Nothing can be done about a plugin that refuses this.
+        // An error of the plugin can't be handled here.
         drop(done);
     }
 }

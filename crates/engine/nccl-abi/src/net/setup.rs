@@ -1,4 +1,4 @@
-//! How a connection comes to be.
+//! Establishing connections.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -10,16 +10,16 @@ use super::error::NetError;
 use super::raw::Raw;
 use crate::{DeviceHandle, HANDLE_BYTES, Opaque};
 
-/// Waits for one connection. Dropping it closes it; connections of it stay.
+/// Waits for connections. Dropping it closes the listener; its connections stay.
 pub struct Listener {
     raw: Arc<Raw>,
     comm: Opaque,
     handle: Handle,
-    /// Where the plugin describes what finishes receives on a GPU, if the device has that.
+    /// Place for the plugin's description of how receives finish on a GPU, if the device supports that.
     on_gpu: Option<Box<DeviceHandle>>,
 }
 
-// SAFETY: plugins take calls of a listener from any thread, one at a time, and all take `&mut self`.
+// SAFETY: plugins accept calls for a listener from any thread, one at a time, and all methods take `&mut self`.
 unsafe impl Send for Listener {}
 
 impl Listener {
@@ -34,23 +34,23 @@ impl Listener {
         Ok(Self { raw: raw.clone(), comm, handle, on_gpu })
     }
 
-    /// What others connect by.
+    /// Handle by which others connect.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// A step towards the connection; `None` while it is not there.
+    /// Polls for a connection. Returns `None` while there is none.
     ///
     /// # Errors
     /// If the plugin refuses.
     pub fn accept(&mut self) -> Result<Option<RecvComm>, NetError> {
         let on_gpu = self.on_gpu.as_deref_mut().map_or(null_mut(), |place| &raw mut *place);
-        // SAFETY: the listener is open. The place is in a box, which goes to the connection.
+        // SAFETY: the listener is open. The place is in a box, which moves to the connection.
         let comm = unsafe { self.raw.accept(self.comm, on_gpu) }?;
         if comm.is_null() {
             return Ok(None);
         }
-        // Another connection of this listener gets a place of its own.
+        // The next connection of this listener gets a new place.
         let another = self.on_gpu.as_ref().map(|_| Box::new(DeviceHandle::unpack()));
         let on_gpu = std::mem::replace(&mut self.on_gpu, another);
         Ok(Some(Comm::new(&self.raw, comm, Receives { on_gpu })))
@@ -61,7 +61,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // SAFETY: open until here, and never used again.
         let done = unsafe { self.raw.close_listen(self.comm) };
-        // Nothing can be done about a plugin that refuses this.
+        // An error of the plugin can't be handled here.
         drop(done);
     }
 }
@@ -70,7 +70,7 @@ impl Drop for Listener {
 pub struct Connector {
     raw: Arc<Raw>,
     device: c_int,
-    /// Plugins keep their state in it, so it stays where it is.
+    /// Boxed because plugins keep their state in the handle, so it must not move.
     handle: Option<Box<Handle>>,
     is_begun: bool,
 }
@@ -80,16 +80,16 @@ impl Connector {
         Self { raw: raw.clone(), device, handle: Some(Box::new(handle)), is_begun: false }
     }
 
-    /// A step towards the connection; `None` while it is not there.
+    /// Polls the connection. Returns `None` while it is not established.
     ///
     /// # Errors
-    /// If the plugin refuses, or the connection was given already.
+    /// If the plugin refuses, or the connection was already returned.
     pub fn poll(&mut self) -> Result<Option<SendComm>, NetError> {
         let Some(handle) = &mut self.handle else {
             return Err(NetError::Misuse("the connector has given its connection".to_owned()));
         };
         self.is_begun = true;
-        // SAFETY: the handle is in a box, which is dropped once the connection is there, and else leaked.
+        // SAFETY: the handle is in a box, which is dropped when the connection is established, and otherwise leaked.
         let comm = unsafe { self.raw.connect(self.device, handle.as_mut_ptr().cast()) }?;
         if comm.is_null() {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Connector {
 
 impl Drop for Connector {
     fn drop(&mut self) {
-        // The interface has no way to give up: a thread of the plugin may use the handle still.
+        // The interface has no way to cancel: a thread of the plugin may still use the handle.
         if let (true, Some(handle)) = (self.is_begun, self.handle.take()) {
             Box::leak(handle);
         }
