@@ -1,4 +1,4 @@
-//! Bytes that the library hands out.
+//! Bytes that the library returns.
 
 use std::ffi::c_int;
 
@@ -31,7 +31,7 @@ impl Bytes {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_bytes_free(bytes: *mut Bytes) -> c_int {
     call(|| {
-        // SAFETY: the caller hands in a structure that was filled in here, or NULL.
+        // SAFETY: the caller passes a structure that was filled in here, or NULL.
         let Some(out) = (unsafe { Out::optional("bytes", bytes)? }) else {
             return Ok(Status::PolyrailOk);
         };
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn polyrail_bytes_free(bytes: *mut Bytes) -> c_int {
         out.set(Bytes { data: std::ptr::null_mut(), length: 0 });
         if !data.is_null() {
             let whole = std::ptr::slice_from_raw_parts_mut(data, length + 1);
-            // SAFETY: `Bytes::new` made it of a box of that length, and the place was cleared above.
+            // SAFETY: `Bytes::new` made it from a box of that length, and the place was cleared above.
             drop(unsafe { Box::from_raw(whole) });
         }
         Ok(Status::PolyrailOk)

@@ -1,4 +1,4 @@
-//! What every call does with what C hands in: it is checked before it is read, and a panic stays here.
+//! Checks shared by all calls: arguments from C are checked before they are read, and panics don't reach C.
 
 use std::any::Any;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -13,23 +13,23 @@ use crate::transfers::POLYRAIL_FOREVER;
 /// A structure that begins with its size, so that later versions may have more fields.
 ///
 /// # Safety
-/// It is `repr(C)`, its first field is `size: usize`, and every field is valid whatever its bits are.
+/// The type is `repr(C)`, its first field is `size: usize`, and every field is valid with any bits.
 pub(crate) unsafe trait Versioned: Copy {
-    /// As C calls it.
+    /// Name in C.
     const NAME: &'static str;
 }
 
-/// Where a result goes.
+/// Place of a result.
 pub(crate) struct Out<T>(*mut T);
 
-/// Runs a call. Its failure leaves a text behind for this thread, and so does a panic, which goes no further.
+/// Runs a call. A failure leaves its text for this thread, and so does a panic, which is caught.
 pub(crate) fn call(run: impl FnOnce() -> Result<Status, Failure>) -> c_int {
     let status = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(status)) => status,
         Ok(Err(failure)) => failure.leave(),
         Err(panic) => {
             let failure = Failure::new(Status::PolyrailErrPanic, panic_text(&*panic));
-            // Its own end might panic as well.
+            // Dropping the payload might panic as well.
             std::mem::forget(panic);
             failure.leave()
         }
@@ -51,23 +51,23 @@ fn is_null(field: &str, allowed: &str) -> Failure {
     wrong(format!("{field} is NULL, allowed is {allowed}"))
 }
 
-/// Bytes that C hands in for the time of the call.
+/// Bytes that C passes for the time of the call.
 ///
 /// # Safety
-/// `data` is null, or readable for `length` bytes, which nobody changes while the result is used.
+/// `data` is null, or readable for `length` bytes, which don't change while the result is used.
 pub(crate) unsafe fn bytes<'a>(
     field: &str,
     data: *const c_void,
     length: usize,
 ) -> Result<&'a [u8], Failure> {
-    // SAFETY: as the caller says; a byte may have any bits.
+    // SAFETY: as the caller promises; a byte may have any bits.
     unsafe { list(field, data.cast(), length) }
 }
 
-/// A list that C hands in for the time of the call.
+/// A list that C passes for the time of the call.
 ///
 /// # Safety
-/// As for [`bytes`], with `length` elements, and `T` is valid whatever its bits are.
+/// As for [`bytes`], with `length` elements, and `T` is valid with any bits.
 pub(crate) unsafe fn list<'a, T>(
     field: &str,
     data: *const T,
@@ -77,15 +77,15 @@ pub(crate) unsafe fn list<'a, T>(
         return Ok(&[]);
     }
     check_list(field, data, length)?;
-    // SAFETY: it is not null, is aligned, fits into an address space, and the caller says the rest.
+    // SAFETY: `data` is not null, is aligned, fits into an address space, and the caller promises the rest.
     Ok(unsafe { std::slice::from_raw_parts(data, length) })
 }
 
-/// Room that C hands in for the time of the call.
+/// Room that C passes for the time of the call.
 ///
 /// # Safety
-/// `data` is null, or writable for `length` elements, which nobody else uses while the result is used, and
-/// `T` is valid whatever its bits are.
+/// `data` is null, or writable for `length` elements, which have no other users while the result is used, and `T` is
+/// valid with any bits.
 pub(crate) unsafe fn room<'a, T>(
     field: &str,
     data: *mut T,
@@ -95,7 +95,7 @@ pub(crate) unsafe fn room<'a, T>(
         return Ok(&mut []);
     }
     check_list(field, data, length)?;
-    // SAFETY: it is not null, is aligned, fits into an address space, and the caller says the rest.
+    // SAFETY: `data` is not null, is aligned, fits into an address space, and the caller promises the rest.
     Ok(unsafe { std::slice::from_raw_parts_mut(data, length) })
 }
 
@@ -114,22 +114,22 @@ fn check_list<T>(field: &str, data: *const T, length: usize) -> Result<(), Failu
     Ok(())
 }
 
-/// A text that ends with a zero byte.
+/// A string that ends with a zero byte.
 ///
 /// # Safety
-/// `text` is null, or readable up to its zero byte, and nobody changes it while the result is used.
+/// `text` is null, or readable up to its zero byte, and does not change while the result is used.
 pub(crate) unsafe fn text<'a>(field: &str, text: *const c_char) -> Result<&'a str, Failure> {
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller promises.
     let found = unsafe { c_text(field, text)? };
     found.to_str().map_err(|_| wrong(format!("{field} is {found:?}, allowed is UTF-8")))
 }
 
-/// The name of a file.
+/// A file name.
 ///
 /// # Safety
 /// As for [`text`].
 pub(crate) unsafe fn path<'a>(field: &str, path: *const c_char) -> Result<&'a Path, Failure> {
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller promises.
     Ok(Path::new(OsStr::from_bytes(unsafe { c_text(field, path)? }.to_bytes())))
 }
 
@@ -137,18 +137,18 @@ unsafe fn c_text<'a>(field: &str, text: *const c_char) -> Result<&'a CStr, Failu
     if text.is_null() {
         return Err(is_null(field, "a text"));
     }
-    // SAFETY: it is not null, and the caller says the rest.
+    // SAFETY: `text` is not null, and the caller promises the rest.
     Ok(unsafe { CStr::from_ptr(text) })
 }
 
-/// A copy of a structure that C hands in.
+/// Copies a structure that C passes.
 ///
 /// # Safety
 /// `pointer` is null, or to a structure that is readable for as many bytes as its `size` says.
 pub(crate) unsafe fn versioned<T: Versioned>(field: &str, pointer: *const T) -> Result<T, Failure> {
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller promises.
     unsafe { check_size(field, pointer)? };
-    // SAFETY: it is readable for the size just checked, and any bits make a `T`.
+    // SAFETY: `pointer` is readable for the size just checked, and any bits make a `T`.
     Ok(unsafe { pointer.read() })
 }
 
@@ -160,7 +160,7 @@ unsafe fn check_size<T: Versioned>(field: &str, pointer: *const T) -> Result<(),
         let align = align_of::<T>();
         return Err(wrong(format!("{field} is {pointer:?}, allowed are multiples of {align}")));
     }
-    // SAFETY: it is not null and aligned, and every such structure begins with its size.
+    // SAFETY: `pointer` is not null and aligned, and every such structure begins with its size.
     let got = unsafe { pointer.cast::<usize>().read() };
     let known = size_of::<T>();
     if got != known {
@@ -174,7 +174,7 @@ unsafe fn check_size<T: Versioned>(field: &str, pointer: *const T) -> Result<(),
     Ok(())
 }
 
-/// A time in nanoseconds.
+/// Converts a time in nanoseconds.
 pub(crate) fn duration(nanoseconds: u64) -> Duration {
     match nanoseconds {
         POLYRAIL_FOREVER => Duration::MAX,
@@ -182,7 +182,7 @@ pub(crate) fn duration(nanoseconds: u64) -> Duration {
     }
 }
 
-/// One of several numbers, of which a message lists the names.
+/// Selects one of several numbers. The error lists their names.
 pub(crate) fn choice<T: Copy>(
     field: &str,
     got: u32,
@@ -196,7 +196,7 @@ pub(crate) fn choice<T: Copy>(
     Err(wrong(format!("{field} is {got}, allowed is {}", names.join(" or "))))
 }
 
-/// Refuses bits without a meaning, which a later version may give them.
+/// Refuses undefined bits, to which a later version may give a meaning.
 pub(crate) fn flags(field: &str, got: u32, known: u32) -> Result<u32, Failure> {
     match got & !known {
         0 => Ok(got),
@@ -208,12 +208,12 @@ impl<T> Out<T> {
     /// # Safety
     /// `pointer` is null, or writable for a `T` until the result is used.
     pub(crate) unsafe fn new(field: &str, pointer: *mut T) -> Result<Self, Failure> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         unsafe { Self::optional(field, pointer)? }
             .ok_or_else(|| is_null(field, "where a result goes"))
     }
 
-    /// The same, where C may leave the result out.
+    /// Like [`Self::new`], if C may omit the result.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -226,18 +226,18 @@ impl<T> Out<T> {
     }
 
     pub(crate) fn set(self, value: T) {
-        // SAFETY: who made it said that the place is writable; it is neither null nor unaligned.
+        // SAFETY: the maker promised that the place is writable; it is neither null nor unaligned.
         unsafe { self.0.write(value) };
     }
 }
 
 impl<T: Versioned> Out<T> {
-    /// Where a structure goes, whose size C has filled in.
+    /// Place of a structure whose size C has filled in.
     ///
     /// # Safety
     /// As for [`versioned`], and writable.
     pub(crate) unsafe fn versioned(field: &str, pointer: *mut T) -> Result<Self, Failure> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         unsafe { check_size(field, pointer)? };
         Ok(Self(pointer))
     }
@@ -251,7 +251,7 @@ mod tests {
     use crate::status::polyrail_last_error;
 
     fn last_error() -> String {
-        // SAFETY: the library's texts end with a zero byte, and stay until the next failure.
+        // SAFETY: the library's strings end with a zero byte, and stay until the next failure.
         unsafe { CStr::from_ptr(polyrail_last_error()) }.to_str().unwrap().to_owned()
     }
 

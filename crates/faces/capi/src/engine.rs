@@ -1,4 +1,4 @@
-//! Engines: opened, described, watched by their figures, closed.
+//! Engines: opening, describing, statistics, closing.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -316,13 +316,13 @@ impl Instance {
 }
 
 impl Engine {
-    /// It has joined a group, which it leaves when it closes.
+    /// Records that the engine has joined a group, which it leaves when it closes.
     pub(crate) fn note_group(
         &self,
         group: &Arc<polyrail_rendezvous::Group>,
     ) -> Result<(), Failure> {
         let mut groups = self.groups.lock();
-        // Whoever closes the engine looks for its groups after that.
+        // Closing sets the flag before it looks for groups.
         if self.is_closed.load(Ordering::Acquire) {
             return self.not_yet().map(drop);
         }
@@ -331,7 +331,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a wait says that ended without what it waited for.
+    /// Result of a wait that ended without an event.
     pub(crate) fn not_yet(&self) -> Result<Status, Failure> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Failure::new(Status::PolyrailErrClosed, "the engine is closed".to_owned()));

@@ -1,4 +1,4 @@
-//! What has happened: notifications, and a descriptor for loops that poll.
+//! Events: notifications, and a descriptor for polling loops.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! Groups: engines that find each other at the place that the setting `rendezvous` names.
+//! Groups: engines that find each other at the place in the setting `rendezvous`.
 
 use std::ffi::{c_char, c_int};
 
@@ -192,7 +192,7 @@ fn member_json(member: &polyrail_rendezvous::Member) -> serde_json::Value {
 }
 
 impl Group {
-    /// What a wait says that ended without what it waited for.
+    /// Result of a wait that ended without an event.
     fn not_yet(&self) -> Result<Status, Failure> {
         match self.group.has_ended() {
             true => Err(Failure::new(Status::PolyrailErrClosed, "the group was left".to_owned())),

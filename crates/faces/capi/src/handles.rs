@@ -1,12 +1,11 @@
-//! Handles: what C holds in place of an engine, a region, a transfer.
+//! Handles, which C holds instead of pointers to an engine, a region, a transfer.
 //!
-//! A handle looks like a pointer to C and is the number of a place in a table here, with the number of
-//! times that the place was used. So whatever C hands in is looked up and never dereferenced: a handle
-//! that was closed twice, or that another thread closes just now, is an error. Who uses one meanwhile has
-//! a reference of its own.
+//! A handle looks like a pointer to C. It is the number of a slot in a table here, with the number of times that the
+//! slot was used. So arguments from C are looked up and never dereferenced: a handle that was closed twice, or that
+//! another thread is closing, is an error. A call that uses a handle meanwhile has its own reference.
 //!
-//! A process that was forked has tables of its own, since somebody may have held a lock of the others in
-//! that moment. Handles name their process.
+//! A forked process has its own tables, because another thread may have held a lock of the original ones during the
+//! fork. Handles name their process.
 
 use std::ptr;
 use std::sync::Arc;
@@ -36,17 +35,17 @@ const _: () = assert!(KIND_BITS + SLOT_BITS + GENERATION_BITS + PROCESS_BITS == 
 /// Parts of a table, each with its lock.
 const SHARDS: usize = 16;
 
-/// What a handle may stand for.
+/// Type that a handle may refer to.
 pub(crate) trait Handle: Sized + Send + Sync + 'static {
-    /// As C calls it.
+    /// Name in C.
     const NAME: &'static str;
-    /// Its place in [`NAMES`], counted from 1.
+    /// Index in [`NAMES`], counted from 1.
     const KIND: usize;
 
     fn table(tables: &Tables) -> &Table<Self>;
 }
 
-/// Every kind of handle, to name one that stands in the wrong place.
+/// Names of all kinds of handles, for errors about a handle of the wrong kind.
 const NAMES: [&str; 10] = [
     Engine::NAME,
     Connecting::NAME,
@@ -64,7 +63,7 @@ macro_rules! handles {
     ($($kind:literal $field:ident: $type:ident = $name:literal,)*) => {
         /// The tables of a process.
         pub(crate) struct Tables {
-            /// Whether that is still this process.
+            /// Tells whether this is still the same process.
             original: Original,
             number: usize,
             $($field: Table<$type>,)*
@@ -111,12 +110,12 @@ struct Shard<T> {
 }
 
 struct Place<T> {
-    /// How many handles have named it, this one included. Never 0, so no handle is a null pointer.
+    /// Number of handles that have named this slot, including the present one. Never 0, so no handle is a null pointer.
     generation: usize,
     value: Option<Arc<T>>,
 }
 
-/// A handle, taken apart.
+/// Parts of a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Token {
     kind: usize,
@@ -125,10 +124,10 @@ struct Token {
     process: usize,
 }
 
-/// Those of this process. Never freed: threads that still call at its end find them.
+/// Tables of this process. Never freed, because threads may still call at its end.
 static CURRENT: AtomicPtr<Tables> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes a handle.
+/// Creates a handle.
 pub(crate) fn open<T: Handle>(value: T) -> Result<*mut T, Failure> {
     let tables = tables();
     let Some((slot, generation)) = T::table(tables).insert(value) else {
@@ -140,13 +139,13 @@ pub(crate) fn open<T: Handle>(value: T) -> Result<*mut T, Failure> {
     Ok(ptr::without_provenance_mut(token.bits()))
 }
 
-/// What a handle stands for.
+/// Looks up the object of a handle.
 pub(crate) fn find<T: Handle>(field: &str, handle: *mut T) -> Result<Arc<T>, Failure> {
     let (tables, token) = check(field, handle)?;
     T::table(tables).get(token.slot, token.generation).ok_or_else(|| stale(field, handle))
 }
 
-/// Ends a handle, and says what it stood for.
+/// Ends a handle and returns its object.
 pub(crate) fn close<T: Handle>(field: &str, handle: *mut T) -> Result<Arc<T>, Failure> {
     let (tables, token) = check(field, handle)?;
     T::table(tables).remove(token.slot, token.generation).ok_or_else(|| stale(field, handle))
@@ -189,7 +188,7 @@ fn stale<T: Handle>(field: &str, handle: *mut T) -> Failure {
 
 fn tables() -> &'static Tables {
     let current = CURRENT.load(Ordering::Acquire);
-    // SAFETY: it is null, or was made by `renew` and is never freed.
+    // SAFETY: the pointer is null, or was made by `renew` and is never freed.
     match unsafe { current.as_ref() } {
         Some(tables) if !tables.original.is_copy() => tables,
         older => renew(current, older.map_or(1, |older| older.number % 255 + 1)),
@@ -199,10 +198,10 @@ fn tables() -> &'static Tables {
 fn renew(older: *mut Tables, number: usize) -> &'static Tables {
     let mine = Box::into_raw(Box::new(Tables::new(number)));
     match CURRENT.compare_exchange(older, mine, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: made above, and nobody frees what is in `CURRENT`.
+        // SAFETY: made above, and the target of `CURRENT` is never freed.
         Ok(_) => unsafe { &*mine },
         Err(theirs) => {
-            // SAFETY: made above, and nobody else has seen it.
+            // SAFETY: made above, and no other thread has seen it.
             drop(unsafe { Box::from_raw(mine) });
             // SAFETY: another thread was faster, with tables that are never freed.
             unsafe { &*theirs }
@@ -235,7 +234,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// The place and its generation; `None` if there is no place left.
+    /// Inserts a value and returns the slot and its generation, or `None` if the table is full.
     fn insert(&self, value: T) -> Option<(usize, usize)> {
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let Shard { places, free } = &mut *self.shards[shard].write();
@@ -263,7 +262,7 @@ impl<T> Table<T> {
         let Shard { places, free } = &mut *self.shards[slot % SHARDS].write();
         let place = places.get_mut(slot / SHARDS)?;
         let value = place.value.take_if(|_| place.generation == generation)?;
-        // One that was used so often is used no more: its handles would come again.
+        // A slot whose generations are used up is retired: its handles would repeat.
         if generation < (1 << GENERATION_BITS) - 1 {
             free.push(slot / SHARDS);
         }
@@ -323,7 +322,7 @@ mod tests {
         assert!(!all.contains(&slot));
     }
 
-    /// Some threads open and close, others look up what those have, may have, or had.
+    /// Some threads open and close, others look up handles that are, may be, or were open.
     #[test]
     fn threads_find_the_value_of_a_handle_or_nothing() {
         const OPEN_AND_CLOSE: u64 = 20_000;

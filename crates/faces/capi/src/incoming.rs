@@ -1,7 +1,7 @@
-//! Peers that come by themselves, where the program decides which of them may.
+//! Peers that connect on their own, if the program decides about them.
 //!
-//! The engine asks on a thread of its own, which waits here for the answer. So C is not called back: it takes
-//! one question after the other, when it has time.
+//! The engine asks on its own thread, which waits here for the answer. So C is not called back: the program takes one
+//! question after another when it has time.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
@@ -28,7 +28,7 @@ struct Question {
     answered: Condvar,
 }
 
-/// Where questions wait to be taken.
+/// Queue of questions for the program.
 #[derive(Default)]
 pub(crate) struct Desk {
     line: Mutex<Line>,
@@ -37,14 +37,14 @@ pub(crate) struct Desk {
 
 #[derive(Default)]
 struct Line {
-    /// At most as many as there are threads that ask.
+    /// Bounded by the number of threads that ask.
     waiting: VecDeque<Arc<Question>>,
-    /// Taken, or waiting.
+    /// Taken or waiting questions.
     open: Vec<Arc<Question>>,
     is_closed: bool,
 }
 
-/// How long a peer waits for an answer. Long before that it was told to come again, and does.
+/// Maximum time to wait for an answer. Long before that the peer was told to come again, and does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Takes the next peer that wants to join, where polyrail_engine_options.admission is POLYRAIL_ADMIT_ASK; waits
@@ -143,7 +143,7 @@ impl Question {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // If the program has said nothing.
+        // Applies if the program has not answered.
         self.question.answer(Admission::refuse("this engine has not decided"));
     }
 }
@@ -183,7 +183,7 @@ impl Desk {
         line.waiting.pop_front()
     }
 
-    /// Answers everybody who waits, and ends the waits for questions.
+    /// Answers all pending questions, and ends the waits for questions.
     pub(crate) fn close(&self) {
         let mut line = self.line.lock();
         line.is_closed = true;

@@ -1,11 +1,10 @@
-//! The engine for C: `include/polyrail.h`, which cbindgen makes of this crate, and `libpolyrail.so`, which
-//! the `Makefile` links.
+//! The engine for C: `include/polyrail.h`, which cbindgen generates from this crate, and `libpolyrail.so`, which the
+//! `Makefile` links.
 //!
-//! * A call never lets a panic out, and never keeps a pointer that it was given, except to memory that
-//!   is registered.
-//! * A handle is no address but a number that a table knows (`handles`), so that a handle which was
-//!   closed, at whatever time and by whichever thread, is an error and nothing worse.
-//! * What grows has its size in front (`call::Versioned`).
+//! * A call catches all panics, and keeps no pointer from its arguments, except to registered memory.
+//! * A handle is not an address but a number in a table (`handles`). Using a closed handle, at any time and from any
+//!   thread, is an error and nothing worse.
+//! * Structures that may grow begin with their size (`call::Versioned`).
 //!
 //! `docs/c.md` shows how to build, link and use it.
 #![deny(unsafe_op_in_unsafe_fn)]

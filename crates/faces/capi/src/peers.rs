@@ -1,4 +1,4 @@
-//! Peers: added, connected to, found, watched, removed.
+//! Peers: adding, connecting, finding, watching, removing.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::net::SocketAddr;
@@ -319,7 +319,7 @@ pub unsafe extern "C" fn polyrail_peer_free(peer: *mut Peer) -> c_int {
     release("peer", peer)
 }
 
-/// Ends a handle, where NULL stands for none.
+/// Ends a handle. NULL is accepted.
 pub(crate) fn release<T: crate::handles::Handle>(field: &str, handle: *mut T) -> c_int {
     call(|| {
         if !handle.is_null() {
@@ -330,7 +330,7 @@ pub(crate) fn release<T: crate::handles::Handle>(field: &str, handle: *mut T) ->
 }
 
 unsafe fn one(field: &str, pointer: *const Instance) -> Result<Instance, Failure> {
-    // SAFETY: the caller's promise; any bits make an instance.
+    // SAFETY: as the caller promises; any bits make an instance.
     let found = unsafe { crate::call::list(field, pointer, 1)? };
     Ok(found[0])
 }

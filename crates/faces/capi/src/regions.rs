@@ -1,4 +1,4 @@
-//! Regions: memory that is registered here, and what is known of a peer's.
+//! Regions: memory registered here, and descriptions of peers' regions.
 
 use std::ffi::{c_int, c_void};
 
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn polyrail_region_register(
 }
 
 /// # Safety
-/// The memory stays as long as its region, and the list as long as this call.
+/// The memory stays valid as long as its region, and the list as long as this call.
 unsafe fn registrable(memory: &MemoryOptions) -> Result<WithAccess, Failure> {
     let known = [(POLYRAIL_HOST, "POLYRAIL_HOST", true), (POLYRAIL_CUDA, "POLYRAIL_CUDA", false)];
     let is_host = choice("memory.kind", memory.kind, &known)?;
@@ -126,8 +126,8 @@ unsafe fn registrable(memory: &MemoryOptions) -> Result<WithAccess, Failure> {
         )));
     }
     let exposed = if is_host {
-        // SAFETY: the caller's promise: the memory is there until the region is closed, and nobody has
-        // references to it in the sense of Rust.
+        // SAFETY: as the caller promises: the memory stays until the region is closed, and there are no Rust references
+        // to it.
         unsafe { Memory::from_raw(base.cast(), length) }.with_access(access)
     } else {
         // SAFETY: as above, for memory of a device.
@@ -150,7 +150,7 @@ unsafe fn registrable(memory: &MemoryOptions) -> Result<WithAccess, Failure> {
 pub unsafe extern "C" fn polyrail_region_close(region: *mut Region) -> c_int {
     call(|| {
         if !region.is_null() {
-            // Another thread may be in a call with it, which is refused from now on.
+            // Calls of other threads with this handle are refused from now on.
             close("region", region)?.region.end();
         }
         Ok(Status::PolyrailOk)

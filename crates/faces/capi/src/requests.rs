@@ -1,4 +1,4 @@
-//! Requests: what is to be moved, checked once and posted any number of times.
+//! Requests: transfers that are checked once and posted any number of times.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn polyrail_prepared_free(prepared: *mut Prepared) -> c_in
     release("prepared", prepared)
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Write,
@@ -230,7 +230,7 @@ const OPERATIONS: [(u32, &str, Operation); 4] = [
 ];
 
 /// # Safety
-/// `request` is NULL or a request, and what it points to is there.
+/// `request` is NULL or a request, and everything it points to is valid.
 unsafe fn prepare(
     engine: *mut Engine,
     request: *const Request,
@@ -334,7 +334,7 @@ fn at<T>(index: usize, side: &str, slice: Result<T, polyrail::RegionError>) -> R
     slice.map_err(|error| Failure::from(error).within(&format!("request.segments[{index}].{side}")))
 }
 
-/// What the latest handle stands for: segments that follow each other mostly have the same.
+/// Object of the latest handle: consecutive segments mostly have the same one.
 struct Latest<T>(Option<(*mut T, Arc<T>)>);
 
 impl<T> Default for Latest<T> {

@@ -1,4 +1,4 @@
-//! What calls return, and what a thread learns of its last failure.
+//! Status codes of calls, and the text of a thread's last failure.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -60,7 +60,7 @@ pub enum Status {
     PolyrailErrOther = -20,
 }
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: Status,
@@ -69,7 +69,7 @@ pub(crate) struct Failure {
 }
 
 thread_local! {
-    /// The text of this thread's last failure, and what helps.
+    /// Text of this thread's last failure, and its fix.
     static LAST: RefCell<(CString, CString)> = RefCell::default();
 }
 
@@ -109,7 +109,7 @@ pub extern "C" fn polyrail_abi_version() -> u32 {
 pub const POLYRAIL_ABI_VERSION: u32 = 2;
 
 fn last(text: impl FnOnce(&(CString, CString)) -> *const c_char) -> *const c_char {
-    // At the end of a thread what it kept is gone.
+    // At the end of a thread its texts are gone.
     LAST.try_with(|last| text(&last.borrow())).unwrap_or(c"".as_ptr())
 }
 
@@ -156,17 +156,17 @@ impl Failure {
         Self { help: help.unwrap_or_default(), ..self }
     }
 
-    /// The same, with the place of what is wrong in front.
+    /// Puts the place of the fault in front of the text.
     pub(crate) fn within(self, place: &str) -> Self {
         Self { text: format!("{place}: {}", self.text), ..self }
     }
 
-    /// Leaves the texts to the thread.
+    /// Stores the texts for the thread.
     pub(crate) fn leave(self) -> Status {
-        // What peers call themselves may have zero bytes.
+        // Names of peers may contain zero bytes.
         let c_text = |text: String| CString::new(text.replace('\0', "\\0")).unwrap_or_default();
         let texts = (c_text(self.text), c_text(self.help));
-        // At the end of a thread nobody asks any more.
+        // At the end of a thread the texts are not needed any more.
         let _ = LAST.try_with(|last| *last.borrow_mut() = texts);
         self.status
     }

@@ -1,4 +1,4 @@
-//! Transfers that were posted: looked at, waited for, cancelled.
+//! Posted transfers: polling, waiting, cancelling.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,7 @@
-//! A library for programs in other languages: they register memory of their own, such as a
-//! tensor's, by pointer, and another process writes to it. `scripts/gpu-torch` does so with
-//! PyTorch.
+//! A library for programs in other languages. They register their own memory, such as a tensor's, by pointer, and
+//! another process writes to it. `scripts/gpu-torch` does so with PyTorch.
 //!
-//! Each function returns 0, or -1 if it failed; what it says, or why it failed, is in `out` as text.
+//! Each function returns 0, or -1 on failure. `out` gets the result or the reason of the failure as text.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
@@ -14,16 +13,16 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// An engine and what was registered with it.
+/// An engine and its registered regions.
 pub struct Probe {
     engine: Engine,
     regions: Vec<Region>,
 }
 
-/// Makes an engine with this value of the setting `path`.
+/// Creates an engine with this value of the setting `path`.
 ///
 /// # Safety
-/// `path` must be text that ends with 0, `place` be valid, and `out` have room for `room` bytes.
+/// `path` must be a string that ends with 0, `place` be valid, and `out` have room for `room` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_probe_open(
     path: *const c_char,
@@ -47,11 +46,11 @@ pub unsafe extern "C" fn polyrail_probe_open(
     unsafe { say(opened, out, room) }
 }
 
-/// Registers device memory by pointer; describes in `out` how another engine finds it.
+/// Registers device memory by pointer. `out` gets the description by which another engine finds it.
 ///
 /// # Safety
-/// `probe` must be of [`polyrail_probe_open`] and not closed, the memory stay until it is, and `out`
-/// have room for `room` bytes.
+/// `probe` must come from [`polyrail_probe_open`] and not be closed, the memory stay until it is, and `out` have room
+/// for `room` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_probe_register(
     probe: *mut Probe,
@@ -73,11 +72,11 @@ pub unsafe extern "C" fn polyrail_probe_register(
     unsafe { say(register(), out, room) }
 }
 
-/// Writes device memory by pointer to the memory that another engine has described, twice; `out`
-/// names the path that it took.
+/// Writes device memory by pointer to the memory that another engine has described, twice. `out` gets the name of the
+/// path used.
 ///
 /// # Safety
-/// As for [`polyrail_probe_register`]; `target` must be text that ends with 0.
+/// As for [`polyrail_probe_register`]; `target` must be a string that ends with 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_probe_write(
     probe: *mut Probe,
@@ -111,7 +110,7 @@ pub unsafe extern "C" fn polyrail_probe_write(
 /// Ends the regions and the engine.
 ///
 /// # Safety
-/// `probe` must be of [`polyrail_probe_open`] and not closed.
+/// `probe` must come from [`polyrail_probe_open`] and not be closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_probe_close(probe: *mut Probe) {
     // SAFETY: as the caller promises.
@@ -137,7 +136,7 @@ unsafe fn say(outcome: Outcome<String>, out: *mut c_char, room: usize) -> c_int 
     let bytes = if fits { text.as_bytes() } else { b"no room for the answer" };
     let bytes = &bytes[..bytes.len().min(room.saturating_sub(1))];
     if room > 0 {
-        // SAFETY: that many bytes and one more have room.
+        // SAFETY: there is room for that many bytes and one more.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len());
             out.add(bytes.len()).write(0);

@@ -1,11 +1,10 @@
-//! Where the plugin's own memory comes from.
+//! Allocator of the plugin.
 //!
-//! The C library grows the heap of each thread by `mprotect`, page by page, and that waits for the lock of
-//! the process's address space. Where CPUs are short, a thread that holds the lock waits 50 ms and more for
-//! a CPU, and NCCL's thread waits with it in the middle of `isend`. mimalloc asks for memory seldom, and
-//! for much of it.
+//! The C library grows each thread's heap by `mprotect`, page by page, which waits for the lock of the process's
+//! address space. If CPUs are scarce, the thread that holds the lock waits 50 ms and more for a CPU, and NCCL's thread
+//! waits with it in the middle of `isend`. mimalloc requests memory rarely, in large amounts.
 //!
-//! Valgrind and the sanitizers watch the heap of the C library, so that is used where one of them is.
+//! Valgrind and the sanitizers watch the C library's heap, so that is used under one of them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::CStr;
@@ -22,7 +21,7 @@ const UNKNOWN: u8 = 0;
 const WATCHED: u8 = 1;
 const ALONE: u8 = 2;
 
-/// Threads that find out at the same time find the same.
+/// Threads that check at the same time get the same result.
 static HEAP: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 fn is_watched() -> bool {
@@ -36,29 +35,29 @@ fn is_watched() -> bool {
     }
 }
 
-/// What each sanitizer's runtime exports, without which none starts.
+/// Symbols that the sanitizers' runtimes export. None of them starts without its symbol.
 const SANITIZERS: [&CStr; 3] = [c"__asan_init", c"__tsan_init", c"__lsan_init"];
 
 fn has_sanitizer() -> bool {
-    // SAFETY: the names end with a NUL, and what is found is only compared with null.
+    // SAFETY: the names end with a NUL, and the results are only compared with null.
     SANITIZERS
         .iter()
         .any(|name| unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() })
 }
 
-/// Valgrind puts its own `malloc` in front of the C library's by `LD_PRELOAD`.
+/// Valgrind preloads its own `malloc` by `LD_PRELOAD`.
 fn has_valgrind() -> bool {
-    // SAFETY: the name ends with a NUL, and the text is read before anything can change it. An allocator
-    // can't ask `std::env`, which allocates.
+    // SAFETY: the name ends with a NUL, and the text is read before anything can change it. An allocator can't use
+    // `std::env`, which allocates.
     let preloaded = unsafe { libc::getenv(c"LD_PRELOAD".as_ptr()) };
-    // SAFETY: both are texts that end with a NUL.
+    // SAFETY: both are strings that end with a NUL.
     !preloaded.is_null() && unsafe { !libc::strstr(preloaded, c"/vgpreload_".as_ptr()).is_null() }
 }
 
-// SAFETY: both allocators keep the contract, and which of them is used never changes.
+// SAFETY: both allocators fulfil the contract, and the choice between them never changes.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of this same function.
+        // SAFETY: the caller fulfils the contract of this same function.
         unsafe { if is_watched() { System.alloc(layout) } else { MiMalloc.alloc(layout) } }
     }
 
@@ -104,7 +103,7 @@ mod tests {
         if !is_below {
             let name = "allocator::tests::below_valgrind_the_heap_that_it_watches_is_used";
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-            // The loader passes by what it can't load.
+            // The loader ignores libraries that it can't load.
             again.args(["--exact", name]).env("LD_PRELOAD", "/none/vgpreload_core.so");
             let said = String::from_utf8(again.output().unwrap().stdout).unwrap();
             assert!(said.contains("1 passed"), "{said}");

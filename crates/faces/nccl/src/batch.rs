@@ -1,9 +1,8 @@
 //! Batches the messages that the receiving ends of a process send to another process.
 //!
-//! NCCL posts receives on all its channels before it tests them, and each that is large has to say
-//! where its message may land. A notification costs NCCL's thread some microseconds, whatever its
-//! size. So these messages wait until NCCL first tests an unfinished request, and then leave as one
-//! notification.
+//! NCCL posts receives on all its channels before it tests them, and each large one has to announce where its message
+//! may land. A notification takes NCCL's thread some microseconds, whatever its size. So these messages wait until NCCL
+//! first tests an unfinished request, and then leave as one notification.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +13,16 @@ use polyrail::{Engine, Peer, PostError, Request};
 
 use crate::wire::{Body, Message, TOLD_BYTES, put_part};
 
-/// All batches, one for each process that receiving ends talk to.
+/// All batches, one for each remote process.
 #[derive(Default)]
 pub(crate) struct Batches {
     all: Mutex<Vec<Weak<Batch>>>,
-    /// Notifications that wait in any of them.
+    /// Number of notifications that wait in all batches.
     count: Arc<AtomicUsize>,
 }
 
 impl Batches {
-    /// The batch for a peer of an engine.
+    /// Returns the batch for a peer of an engine.
     pub(crate) fn of(&self, engine: &Engine, peer: &Peer) -> Arc<Batch> {
         let mut all = self.all.lock();
         all.retain(|batch| batch.strong_count() > 0);
@@ -35,14 +34,14 @@ impl Batches {
         })
     }
 
-    /// Sends everything that waits, in all batches. If a batch fails, its ends hear the error.
+    /// Sends all waiting messages of all batches. If a batch fails, its ends get the error.
     pub(crate) fn flush(&self) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let known = self.all.lock();
         let all: Vec<_> = known.iter().filter_map(Weak::upgrade).collect();
-        // The last end of one may be gone meanwhile, and its engine ends with it.
+        // Unlock first: the last end of a batch may be dropped meanwhile, and then its engine ends here.
         drop(known);
         all.iter().for_each(|batch| drop(batch.flush()));
     }
@@ -52,12 +51,12 @@ impl Batches {
 pub(crate) struct Batch {
     engine: Engine,
     peer: Peer,
-    /// Parts of the next notifications, no more for each than the smallest way takes.
+    /// Parts of the next notifications. Each is at most as long as the smallest message limit.
     waiting: Mutex<VecDeque<Vec<u8>>>,
-    /// How many notifications wait here, and in all batches.
+    /// Number of notifications that wait here, and in all batches.
     count: AtomicUsize,
     of_all: Arc<AtomicUsize>,
-    /// A message could not be sent, so nobody knows any more what the other side waits for.
+    /// Set if a message could not be sent, so the other side's state is unknown.
     broken: OnceLock<PostError>,
 }
 
@@ -71,8 +70,7 @@ impl Batch {
         self.engine.instance() == engine.instance() && self.peer == *peer
     }
 
-    /// Adds a message, which leaves with the next flush, or when there are more than one notification
-    /// takes.
+    /// Adds a message. It leaves with the next flush, or as soon as the messages exceed one notification.
     pub(crate) fn push(&self, message: &Message<'_>) -> Result<(), PostError> {
         let mut part = Vec::new();
         put_part(&message.encode(), &mut part);
@@ -86,8 +84,8 @@ impl Batch {
         if count > 1 { self.flush() } else { Ok(()) }
     }
 
-    /// Sends what waits. If the engine has no room now, the rest waits for the next time. If the
-    /// peer is gone, the rest is dropped.
+    /// Sends the waiting messages. If the engine has no room now, the rest waits for the next flush. If the peer is
+    /// gone, the rest is dropped.
     pub(crate) fn flush(&self) -> Result<(), PostError> {
         while self.count.load(Ordering::Relaxed) > 0 {
             if let Some(error) = self.broken.get() {
@@ -98,7 +96,7 @@ impl Batch {
             self.note(&waiting);
             drop(waiting);
             let message = Message { to: 0, body: Body::Many { parts: &parts } }.encode();
-            // No lock is held: the answer may come before this returns.
+            // No lock is held: the answer may arrive before this returns.
             match self.send(message) {
                 Ok(()) | Err(PostError::PeerGone { .. }) => {}
                 Err(error) => {
@@ -109,7 +107,7 @@ impl Batch {
                     if error.is_busy() {
                         break;
                     }
-                    // Tell all ends of this batch, since their messages stay unsent.
+                    // All ends of this batch must fail, because their messages stay unsent.
                     return Err(self.broken.get_or_init(|| error).clone());
                 }
             }
@@ -123,7 +121,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Counts what waits. Call it with the lock held, so that the count is never too low.
+    /// Updates the counts. Must be called with the lock held, so that the count is never too low.
     fn note(&self, waiting: &VecDeque<Vec<u8>>) -> usize {
         let before = self.count.swap(waiting.len(), Ordering::Relaxed);
         self.of_all.fetch_add(waiting.len().wrapping_sub(before), Ordering::Relaxed);

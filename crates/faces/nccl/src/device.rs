@@ -1,4 +1,4 @@
-//! What NCCL sees as network devices, and their properties.
+//! Network devices as NCCL sees them, and their properties.
 
 use std::ffi::CString;
 use std::fs;
@@ -7,22 +7,22 @@ use std::path::{Path, PathBuf};
 use polyrail::{Config, RailInfo};
 use polyrail_config::NcclDevices;
 
-/// Speed in Mbit/s of loopback: what 16 CPUs move over it, each way.
+/// Speed in Mbit/s of loopback: throughput of 16 CPUs, each way.
 const LOOPBACK_SPEED_MBPS: u32 = 400_000;
-/// Speed in Mbit/s that is assumed of a rail whose driver tells none.
+/// Speed in Mbit/s assumed for a rail whose driver reports none.
 const UNKNOWN_SPEED_MBPS: u32 = 100_000;
 
-/// One or several rails that NCCL takes for one network card.
+/// One or several rails that appear to NCCL as one NIC.
 pub(crate) struct Device {
     pub(crate) name: CString,
     /// Folder of a PCI device in sysfs, if a rail has one.
     pub(crate) pci_path: Option<CString>,
-    /// For the engine's setting `rails`.
+    /// Value of the engine's setting `rails`.
     pub(crate) rails: String,
     pub(crate) speed_mbps: u32,
 }
 
-/// The devices that these rails make.
+/// Groups rails into devices.
 pub(crate) fn group(rails: &[RailInfo], config: &Config) -> Vec<Device> {
     let places: Vec<Place> = rails.iter().map(|rail| Place::of(&rail.interface)).collect();
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn group(rails: &[RailInfo], config: &Config) -> Vec<Device> {
     let device = |(name, members): (String, Vec<usize>)| {
         let addresses = members.iter().map(|at| rails[*at].address.ip().to_string());
         let speed = members.iter().map(|at| speed_of(&rails[*at])).fold(0, u32::saturating_add);
-        // Addresses of loopback share it.
+        // Loopback addresses share its speed.
         let is_loopback = members.iter().all(|at| rails[*at].address.ip().is_loopback());
         let speed = if is_loopback { LOOPBACK_SPEED_MBPS } else { speed };
         let pci = members.iter().find_map(|at| places[*at].pci.clone());
@@ -61,7 +61,7 @@ pub(crate) fn speed_of(rail: &RailInfo) -> u32 {
     rail.speed_mbps.unwrap_or(UNKNOWN_SPEED_MBPS)
 }
 
-/// Where an interface hangs.
+/// PCI device and NUMA node of an interface.
 struct Place {
     pci: Option<PathBuf>,
     node: Option<u32>,
@@ -71,20 +71,20 @@ impl Place {
     fn of(interface: &str) -> Self {
         let device = Path::new("/sys/class/net").join(interface).join("device");
         let Ok(mut path) = fs::canonicalize(device) else { return Self { pci: None, node: None } };
-        // A virtio device hangs below the PCI function that carries it.
+        // A virtio device is below the PCI function that carries it.
         while !path.join("vendor").exists() || !is_pci_function(&path) {
             if !path.pop() {
                 return Self { pci: None, node: None };
             }
         }
-        // −1 means that the firmware did not say, which is not node 0.
+        // −1 means that the firmware gives no node, which is not node 0.
         let node = fs::read_to_string(path.join("numa_node")).ok();
         let node = node.and_then(|text| text.trim().parse().ok());
         Self { pci: Some(path), node }
     }
 }
 
-/// Whether the last part of a path looks like `0000:06:00.0`.
+/// True if the last part of a path looks like `0000:06:00.0`.
 fn is_pci_function(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parts: Vec<&str> = name.split([':', '.']).collect();

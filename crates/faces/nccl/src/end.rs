@@ -1,4 +1,4 @@
-//! What both ends of a connection have: requests, memory, the peer, and how it breaks.
+//! State that both ends of a connection share: requests, memory, the peer, and failures.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -11,18 +11,18 @@ use crate::regions::Regions;
 use crate::request::{Handle, Owner, SLOTS};
 use crate::wire::{Body, Message};
 
-/// The common part of an end.
+/// Common part of an end.
 pub(crate) struct End {
     pub(crate) engine: Engine,
     pub(crate) peer: Peer,
     pub(crate) regions: Regions,
-    /// Number of this end here.
+    /// Number of this end in this process.
     pub(crate) key: u64,
     requests: Box<[Handle]>,
-    /// The other end's number in its process; unknown at first.
+    /// Number of the other end in its process; unknown at first.
     remote: OnceLock<u64>,
     broken: OnceLock<String>,
-    /// Notice the death of the peer while it is the peer's turn.
+    /// Detects the death of the peer while only the peer has to act.
     watch: Mutex<Option<Watch>>,
 }
 
@@ -41,27 +41,27 @@ impl End {
         }
     }
 
-    /// The request of message `seq`.
+    /// Request of message `seq`.
     pub(crate) fn request(&self, seq: u64) -> &Handle {
         &self.requests[slot(seq)]
     }
 
-    /// Whether the other end is known.
+    /// True if the other end is known.
     pub(crate) fn is_connected(&self) -> bool {
         self.remote.get().is_some()
     }
 
     pub(crate) fn set_remote(&self, key: u64) {
-        // A second welcome changes nothing.
+        // A second welcome has no effect.
         let _ = self.remote.set(key);
     }
 
-    /// A message for the other end.
+    /// Builds a message for the other end.
     pub(crate) fn message<'a>(&self, body: Body<'a>) -> Message<'a> {
         Message { to: self.remote.get().copied().unwrap_or_default(), body }
     }
 
-    /// The same, as it travels.
+    /// Builds and encodes a message for the other end.
     pub(crate) fn encode(&self, body: Body<'_>) -> Vec<u8> {
         self.message(body).encode()
     }
@@ -73,8 +73,8 @@ impl End {
         Ok(())
     }
 
-    /// Writes into a place of the other end. When everything is in place, the other end gets the
-    /// message and `target` gets this token.
+    /// Writes into a place of the other end. When all bytes are in place, the other end gets the message and `target`
+    /// gets this token.
     pub(crate) fn write(
         &self,
         from: RegionSlice,
@@ -88,16 +88,16 @@ impl End {
         Ok(())
     }
 
-    /// An error if the connection is over.
+    /// Returns an error if the connection is over.
     pub(crate) fn check(&self) -> Result<(), CallError> {
         self.broken.get().map_or(Ok(()), |why| Err(CallError::Broken(why.clone())))
     }
 
-    /// Ends the connection: whatever is under way fails. Logs the reason once.
+    /// Ends the connection: all pending requests fail. Logs the reason once.
     pub(crate) fn fail(&self, why: &str) -> CallError {
         if self.broken.set(why.to_owned()).is_ok() {
             let text = format!("connection with {} is broken: {why}", self.peer.name());
-            // A connection with nothing under way may only be a little late to close here.
+            // A connection without pending requests may only be a little late to close here.
             if self.requests.iter().any(Handle::is_pending) {
                 log::warn(&text);
             } else {
@@ -108,18 +108,18 @@ impl End {
         CallError::Broken(why.to_owned())
     }
 
-    /// After this returns, nothing is read or lands any more. `next`: number of the next message.
+    /// Closes the end. Afterwards no memory is read or written. `next` is the number of the next message.
     pub(crate) fn close(&self, next: u64) {
-        // What is under way now will not be completed.
+        // Pending messages will not complete.
         let under_way = (next.saturating_sub(SLOTS as u64)..next)
             .find(|seq| self.request(*seq).is_incomplete());
         let count = under_way.unwrap_or(next);
-        // A connection that broke here may be whole at the other end, for instance when memory went
-        // before the connection.
+        // A connection that broke here may be whole at the other end, for instance if memory was freed before the
+        // connection.
         let _ = self.broken.set("closed".to_owned());
         if self.is_connected() {
-            // Tell the other end, which may wait for something that will not come. If this fails,
-            // the peer is gone, and the other end knows.
+            // The other end may wait for messages that will not come. If this fails, the peer is gone, and the other
+            // end knows.
             let _ = self.tell(self.encode(Body::Closed { count }));
         }
         self.regions.clear();
@@ -127,7 +127,7 @@ impl End {
     }
 }
 
-/// Where message `seq` has its place.
+/// Slot of message `seq`.
 pub(crate) fn slot(seq: u64) -> usize {
     (seq % SLOTS as u64) as usize
 }

@@ -1,6 +1,6 @@
-//! What NCCL calls. Where versions of its interface differ, each has a function; they share the rest.
+//! Functions that NCCL calls. Each version with differences has its own function; they share the rest.
 //!
-//! Every function returns a code of NCCL, writes its results on every path, and lets no panic out.
+//! Every function returns a code of NCCL, writes its results on every path, and catches all panics.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,10 +18,10 @@ use crate::request::{Handle, Progress};
 use crate::runtime::{self, HUB};
 use crate::{log, net};
 
-/// The name that NCCL shows in its log, and that `NCCL_NET` selects.
+/// Name that NCCL shows in its log, and that `NCCL_NET` selects.
 pub(crate) const NAME: *const c_char = c"Polyrail".as_ptr();
 
-/// Runs a call; writes errors to NCCL's log.
+/// Runs a call, and writes errors to NCCL's log.
 pub(crate) fn guard(call: impl FnOnce() -> Result<(), CallError>) -> c_int {
     if runtime::is_forked() {
         // Don't even log: a thread that does not exist in this child may hold the log's lock.
@@ -47,22 +47,22 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<(), CallError>) -> c_int {
 /// Writes a result.
 ///
 /// # Safety
-/// `to` is null or may be written.
+/// `to` is null or writable.
 pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &'static str) -> Result<(), CallError> {
     if to.is_null() {
         return Err(CallError::Null { what });
     }
-    // SAFETY: not null, and the caller may write it.
+    // SAFETY: not null, and the caller guarantees that it is writable.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// What a connection or listener of NCCL points to.
+/// Resolves a connection or listener pointer from NCCL.
 ///
 /// # Safety
 /// `comm` is null, or came from `listen`, `connect` or `accept` and is not closed.
 unsafe fn any<'a>(comm: Opaque) -> Result<&'a Any, CallError> {
-    // SAFETY: it is one of the boxes that those functions made.
+    // SAFETY: the pointer is one of the boxes that those functions made.
     unsafe { comm.cast::<Any>().as_ref() }.ok_or(CallError::Null { what: "comm" })
 }
 
@@ -101,8 +101,8 @@ pub(crate) unsafe extern "C" fn init_context(
 ) -> c_int {
     guard(|| {
         log::set(logger);
-        // Engines are shared by all communicators of a process, so a context holds nothing; it is
-        // not null, though.
+        // Engines are shared by all communicators of a process, so a context has no content. It must not be null,
+        // though.
         // SAFETY: NCCL gives a place for the context.
         unsafe { put(context, NAME.cast_mut().cast(), "context") }?;
         runtime::init()
@@ -170,10 +170,10 @@ pub(crate) unsafe extern "C" fn connect(
         if handle.is_null() {
             return Err(CallError::Null { what: "handle" });
         }
-        // SAFETY: it has 128 bytes.
+        // SAFETY: the handle has 128 bytes.
         let mut bytes = unsafe { handle.read_unaligned() };
         let connected = runtime::connect(device, &mut bytes);
-        // SAFETY: as above; NCCL passes the same bytes again until there is a connection.
+        // SAFETY: as above; NCCL passes the same bytes again until the connection is established.
         unsafe { handle.write_unaligned(bytes) };
         match connected? {
             // SAFETY: as above.
@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn accept(listener: Opaque, comm: *mut Opaque) -> c
     guard(|| {
         // SAFETY: NCCL gives a place for the connection.
         unsafe { put(comm, std::ptr::null_mut(), "comm") }?;
-        // SAFETY: NCCL gives a listener of ours.
+        // SAFETY: NCCL gives a listener of this plugin.
         let Any::Listener(listener) = (unsafe { any(listener) })? else {
             return Err(CallError::Null { what: "listener" });
         };
@@ -253,7 +253,7 @@ pub(crate) unsafe extern "C" fn reg_mr(
         if kind != PTR_HOST {
             return Err(CallError::MemoryKind(kind));
         }
-        // SAFETY: NCCL gives a connection of ours.
+        // SAFETY: NCCL gives a connection of this plugin.
         let end = end(unsafe { any(comm) }?)?;
         // SAFETY: NCCL keeps the memory until it is deregistered or the connection is closed, and
         // both end all use of it.
@@ -277,7 +277,7 @@ pub(crate) unsafe extern "C" fn reg_mr_v6(
 }
 
 pub(crate) unsafe extern "C" fn dereg_mr(comm: Opaque, handle: Opaque) -> c_int {
-    // SAFETY: NCCL gives a connection of ours.
+    // SAFETY: NCCL gives a connection of this plugin.
     guard(|| end(unsafe { any(comm) }?)?.regions.remove(handle.addr()))
 }
 
@@ -291,10 +291,10 @@ unsafe fn send(
     request: *mut Opaque,
 ) -> c_int {
     guard(|| {
-        // What is there is garbage, or a mark that a receive may end early.
+        // The place holds garbage, or a mark that a receive may end early.
         // SAFETY: NCCL gives a place for the request.
         unsafe { put(request, std::ptr::null_mut(), "request") }?;
-        // SAFETY: NCCL gives a connection of ours.
+        // SAFETY: NCCL gives a connection of this plugin.
         let Any::Send(send) = (unsafe { any(comm) })? else {
             return Err(CallError::Null { what: "sending connection" });
         };
@@ -307,7 +307,7 @@ unsafe fn send(
 }
 
 /// # Safety
-/// As NCCL calls `irecv`; `size` is the first of the sizes.
+/// As NCCL calls `irecv`; `size` points to the first of the sizes.
 unsafe fn receive<S: Copy + TryInto<usize>>(
     comm: Opaque,
     count: c_int,
@@ -329,7 +329,7 @@ unsafe fn receive<S: Copy + TryInto<usize>>(
         let (data, size, handle) = unsafe { (*data, *sizes, *handles) };
         let address = data as usize;
         let len = size.try_into().map_err(|_| CallError::OutsideMemory { address, len: 0 })?;
-        // SAFETY: NCCL gives a connection of ours.
+        // SAFETY: NCCL gives a connection of this plugin.
         let Any::Recv(recv) = (unsafe { any(comm) })? else {
             return Err(CallError::Null { what: "receiving connection" });
         };
@@ -422,7 +422,7 @@ pub(crate) unsafe extern "C" fn irecv_v10(
     unsafe { receive(comm, count, data, sizes, handles, request) }
 }
 
-/// Data that is received is where it belongs: there is nothing to flush.
+/// Completes at once: received data is already in place, so there is nothing to flush.
 pub(crate) unsafe extern "C" fn iflush(
     _comm: Opaque,
     _count: c_int,
@@ -443,7 +443,7 @@ pub(crate) unsafe extern "C" fn test(
     guard(|| {
         // SAFETY: NCCL gives a place for the answer.
         unsafe { put(done, 0, "done") }?;
-        // SAFETY: a request that `isend` or `irecv` gave; it lives as long as its connection.
+        // SAFETY: a request that `isend` or `irecv` returned; it lives as long as its connection.
         let request = unsafe { request.cast::<Handle>().as_ref() };
         let request = request.ok_or(CallError::Null { what: "request" })?;
         match request.test() {
@@ -451,7 +451,7 @@ pub(crate) unsafe extern "C" fn test(
             Progress::Failed => Err(CallError::Broken("the connection is broken".to_owned())),
             Progress::Done { bytes } => {
                 if !sizes.is_null() {
-                    // SAFETY: not null, so NCCL wants the size of the one part.
+                    // SAFETY: not null, so NCCL requests the size of the one part.
                     unsafe { sizes.write(c_int::try_from(bytes).unwrap_or(c_int::MAX)) };
                 }
                 // SAFETY: as above.
@@ -466,7 +466,7 @@ pub(crate) unsafe extern "C" fn close(comm: Opaque) -> c_int {
         if comm.is_null() {
             return Ok(());
         }
-        // SAFETY: NCCL closes what it got from us, once.
+        // SAFETY: NCCL closes each connection or listener of this plugin once.
         let any = unsafe { Box::from_raw(comm.cast::<Any>()) };
         let key = match &*any {
             Any::Listener(listener) => {

@@ -1,9 +1,9 @@
-//! The errors of calls from NCCL.
+//! Errors of calls from NCCL.
 
 use polyrail_nccl_abi::NcclResult;
 use thiserror::Error;
 
-/// Why a call failed: logged by NCCL's logger, and turned into one of NCCL's result codes.
+/// Reason why a call failed. Written to NCCL's log and converted to one of NCCL's result codes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum CallError {
     #[error("{0}")]
@@ -28,7 +28,7 @@ pub(crate) enum CallError {
     Parts(i32),
     #[error("{0}")]
     Handle(String),
-    /// Logged already.
+    /// Already logged.
     #[error("{0}")]
     Broken(String),
 }

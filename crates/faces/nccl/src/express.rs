@@ -1,9 +1,9 @@
-//! The express way: small messages that pass through no thread but NCCL's own.
+//! Caller lane (`Express`, `Way`): small messages that pass through no thread but NCCL's own.
 //!
-//! Beside the engine of a device there is one without proxies. Whoever posts a small message sends
-//! it, and whoever tests a receive looks at the socket. So no thread hands a message to another
-//! one, which costs more than the way through the kernel. Large messages and everything about
-//! connections take the proxies: there many threads copy, and nobody has to test.
+//! Each device has a second engine without progress threads. The thread that posts a small message sends it, and the
+//! thread that tests a receive reads the socket. So no message passes between threads, which costs more than the way
+//! through the kernel. Large messages and all messages about connections use the progress threads: there many threads
+//! copy, and no thread has to test.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -23,8 +23,8 @@ use crate::log;
 use crate::request::Handle;
 use crate::wire::{Body, ExpressCard, Message, TOLD_BYTES, put_part};
 
-/// The settings of a device that this engine takes over. The others are about proxies, or about
-/// things that a process can have only once.
+/// Settings of a device that this engine takes over. The others are about progress threads, or about things that a
+/// process can have only once.
 const TAKEN: [&str; 12] = [
     "rails",
     "congestion",
@@ -40,52 +40,51 @@ const TAKEN: [&str; 12] = [
     "metrics_listen",
 ];
 
-/// Bytes that may be under way to a process. Messages beyond that take the proxies. So a message
-/// posted here mostly finds room in the socket and has left when posting returns. (Otherwise it
-/// leaves when somebody tests a receive, or within 50 ms.)
+/// Maximum bytes in flight to a process. Further messages use the progress threads. So a message posted here mostly
+/// finds room in the socket and has left when posting returns. (Otherwise it leaves when a receive is tested, or within
+/// 50 ms.)
 const MOST_UNDER_WAY: u64 = 256 << 10;
-/// The same on a device of several rails, for messages that proxies would not copy either: what the
-/// rail of this way carries in this time. The proxies can send the rest over the other rails by then.
+/// Limit on a device of several rails, for messages that progress threads would not copy either: the bytes that this
+/// lane's rail carries in this time. Meanwhile the progress threads can send the rest over the other rails.
 const RAIL_TIME: Duration = Duration::from_micros(30);
-/// However slow the rail is.
+/// Lower bound of that limit, for slow rails.
 const LEAST_OF_RAIL: u64 = 32 << 10;
-/// Bytes that may wait to travel with the next message, so that both together are not too long.
+/// Maximum bytes that wait to travel with the next message, so that both together are not too long.
 const MOST_LEFT: usize = 16 << 10;
-/// How long one request's look at the sockets counts for the others. NCCL tests its requests in
-/// turn, mostly within this time, so each round looks once.
+/// Time for which one request's look at the sockets counts for the others. NCCL tests its requests one after another,
+/// mostly within this time, so each round looks once.
 const WATCH_NS: u64 = 2_000;
-/// The mark in tokens of express messages; the rest of the token is the message's share of the
-/// limit.
+/// Mark in tokens of caller-lane messages. The rest of the token is the message's share of the limit.
 const BY_EXPRESS: u64 = 1 << 63;
-/// The share of the smallest message.
+/// Share of the smallest message.
 const LEAST_BYTES: u64 = 1 << 10;
 
-/// An engine that its callers drive.
+/// An engine driven by its callers.
 pub(crate) struct Express {
     engine: Engine,
     metadata: Vec<u8>,
-    /// The largest message that it takes.
+    /// Maximum size of its messages.
     bytes: u64,
-    /// Bytes that may be under way to a process when a message is posted that is not told by proxies.
+    /// Maximum bytes in flight to a process when a message is posted that progress threads would not send inline.
     most_of_rail: u64,
-    /// By the number of the other process's express engine.
+    /// Lines by the number of the other process's caller-driven engine.
     lines: Mutex<HashMap<InstanceId, Arc<Line>>>,
-    /// By the number of the other process's engine with proxies.
+    /// Met processes by the number of their engine with progress threads.
     met: Mutex<HashMap<InstanceId, Met>>,
     watch: Watch,
 }
 
-/// All requests of a process share the sockets, so only one of those that NCCL tests in turn looks
-/// at them.
+/// Tracks looks at the sockets. All requests of a process share the sockets, so only one of those that NCCL tests in a
+/// round has to look.
 #[derive(Default)]
 struct Watch {
-    /// Address of the request that looked last, and when.
+    /// Address of the request that looked last, and the time.
     by: AtomicU64,
     at_ns: AtomicU64,
 }
 
 impl Watch {
-    /// Whether a request should look now. If true, the caller must look.
+    /// True if a request should look now. Then the caller must look.
     fn is_turn_of(&self, request: u64, now_ns: u64) -> bool {
         let is_watched = now_ns.saturating_sub(self.at_ns.load(Ordering::Relaxed)) < WATCH_NS;
         if is_watched && self.by.load(Ordering::Relaxed) != request {
@@ -97,46 +96,47 @@ impl Watch {
     }
 }
 
-/// A process that has proven itself to the engine with proxies, and has named an express engine.
+/// A process that has authenticated to the engine with progress threads, and has named a caller-driven engine.
 struct Met {
     process: Peer,
-    /// `None` if that was not its own.
+    /// `None` if that engine is not its own.
     express: Option<InstanceId>,
     /// Set if this end connects.
     added: Option<Peer>,
 }
 
 impl Met {
-    /// Whether this end has connected, and stays so.
+    /// True if this end has connected and the connection is up.
     fn has(&self, express: InstanceId) -> bool {
         let is_up = |peer: &Peer| peer.lost().is_none();
         self.express == Some(express) && self.added.as_ref().is_some_and(is_up)
     }
 }
 
-/// The express way of a connection.
+/// Caller lane of a connection.
 pub(crate) struct Way {
     express: Arc<Express>,
-    /// Number of the other process's express engine.
+    /// Number of the other process's caller-driven engine.
     instance: InstanceId,
-    /// Number of its engine with proxies.
+    /// Number of its engine with progress threads.
     process: InstanceId,
-    /// Known once one of the two has connected.
+    /// Known once either side has connected.
     peer: OnceLock<Peer>,
     line: Arc<Line>,
 }
 
-/// The state that all connections to a process share.
+/// State that all connections to a process share.
 #[derive(Default)]
 struct Line {
-    /// Bytes that are under way to it.
+    /// Bytes in flight to it.
     under_way: AtomicU64,
     /// Parts of [`Body::Many`] that leave with the next message.
     waiting: Mutex<Vec<u8>>,
 }
 
 impl Express {
-    /// The one beside `engine`. `None` if it is switched off, or these settings don't allow it.
+    /// Creates the engine for the caller lane beside `engine`. `None` if it is turned off, or these settings don't
+    /// allow it.
     pub(crate) fn new(
         config: &Config,
         hub: &Arc<Hub>,
@@ -155,7 +155,7 @@ impl Express {
         let speeds: Vec<u32> = rails.iter().map(speed_of).collect();
         let most_of_rail = most_of_rail(&speeds);
         let settings = derive(config, rails.len()).map_err(|error| wrong(&error))?;
-        // By the name the other end sees to which process it belongs.
+        // The name shows the other end to which process the engine belongs.
         let builder = Engine::builder().name(&engine.companion_name()).config(settings);
         let engine = builder
             .observer(hub.clone())
@@ -170,11 +170,12 @@ impl Express {
         ExpressCard { instance: self.engine.instance().0, metadata: &self.metadata }
     }
 
-    /// Connects with another process, which calls this, too. Only one of the two really connects,
-    /// so both directions share one connection and acknowledgements travel with answers.
+    /// Connects with another process, which does the same. Only one of the two really connects, so both directions
+    /// share one connection and acknowledgements travel with answers.
     ///
-    /// `process`: who sent the card, proven to the engine with proxies. Its first card counts until it is gone, and must be
-    /// of an engine at its own addresses. Returns the number of that engine if this card is of it.
+    /// `process` sent the card and has authenticated to the engine with progress threads. Its first card counts until
+    /// it is gone, and must describe an engine at its own addresses. Returns the number of that engine if this card
+    /// describes it.
     pub(crate) fn meet(&self, process: &Peer, card: ExpressCard<'_>) -> Option<InstanceId> {
         let express = InstanceId(card.instance);
         let mut met = self.met.lock();
@@ -208,30 +209,30 @@ impl Express {
         &self.engine
     }
 
-    /// Reads what has come, unless another thread is doing so.
+    /// Reads received data, unless another thread is doing so.
     fn progress(&self) {
         self.engine.progress();
     }
 
-    /// The same on behalf of a tested request, unless another request looks often enough.
+    /// Reads received data on behalf of a tested request, unless another request looks often enough.
     pub(crate) fn look(&self, request: &Handle) {
         if self.watch.is_turn_of(std::ptr::from_ref(request).addr() as u64, monotonic_ns()) {
             self.progress();
         }
     }
 
-    /// Waits until what was sent has arrived.
+    /// Waits until all sent messages have arrived.
     pub(crate) fn drain(&self, timeout: Duration) {
         self.engine.drain(timeout);
     }
 }
 
 impl Way {
-    /// The way to the express engine of this number, once both have [met](Express::meet). `process` is the number of the
-    /// engine with proxies there.
+    /// Creates the lane to the engine with this number, once both have [met](Express::meet). `process` is the number of
+    /// the engine with progress threads there.
     pub(crate) fn to(express: &Arc<Express>, instance: InstanceId, process: InstanceId) -> Self {
         let mut all = express.lines.lock();
-        // Processes that are gone, with all connections to them.
+        // Drop the lines of processes that are gone, with all connections to them.
         all.retain(|_, line| Arc::strong_count(line) > 1);
         let line = all.entry(instance).or_default().clone();
         drop(all);
@@ -243,12 +244,12 @@ impl Way {
         &self.express
     }
 
-    /// Whether a peer is the engine at its other end.
+    /// True if a peer is the engine at the lane's other end.
     pub(crate) fn leads_to(&self, peer: &Peer) -> bool {
         self.instance == peer.instance() && peer.is_companion_of(self.process)
     }
 
-    /// The peer for a message of this size; `None` if it must go another way now.
+    /// Returns the peer for a message of this size, or `None` if the message can't use the lane now.
     pub(crate) fn take(&self, len: u64) -> Option<&Peer> {
         if len > self.express.bytes {
             return None;
@@ -257,7 +258,7 @@ impl Way {
             Some(peer) => peer,
             None => {
                 let peer = self.express.engine.peer(self.instance)?;
-                // Its own word, where whoever named it may have named the engine of another process.
+                // The peer's own name confirms its process, as another process may have announced this engine.
                 if !self.leads_to(&peer) {
                     return None;
                 }
@@ -273,14 +274,14 @@ impl Way {
             false => self.express.most_of_rail,
         };
         if under_way.load(Ordering::Relaxed) >= most / 2 {
-            // Acknowledgements may have come that nobody has read.
+            // Acknowledgements may have arrived and not been read.
             self.express.progress();
         }
         (under_way.load(Ordering::Relaxed) < most).then_some(peer)
     }
 
-    /// Leaves a message that has time: it travels with the next one to the process. Returns whether
-    /// it could. If the way is lost later, the message is lost, too.
+    /// Queues a message that is not urgent: it travels with the next one to the process. Returns true if queued. If the
+    /// lane is lost later, so is the message.
     pub(crate) fn leave(&self, message: &Message<'_>) -> bool {
         let is_open = self.take(0).is_some();
         let mut waiting = self.waiting();
@@ -291,24 +292,24 @@ impl Way {
         leaves
     }
 
-    /// Whether such a message waits.
+    /// True if such a message is queued.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting().is_empty()
     }
 
-    /// Drops the messages left: no message can take them along any more.
+    /// Drops the queued messages: no message can carry them any more.
     pub(crate) fn forget(&self) {
         self.waiting().clear();
     }
 
-    /// Sends the messages left, as [`Way::tell`] does.
+    /// Sends the queued messages, like [`Way::tell`].
     pub(crate) fn flush(&self, peer: &Peer, target: Arc<dyn OnEnd>) -> Result<(), PostError> {
         let left = std::mem::take(&mut *self.waiting());
         self.send_many(peer, left, &[], target)
     }
 
-    /// Sends a message. When it has arrived, `target` gets a token for which [`Way::is_token`] is
-    /// true, and must call [`Way::ended`].
+    /// Sends a message. When it has arrived, `target` gets a token for which [`Way::is_token`] is true, and must call
+    /// [`Way::ended`].
     pub(crate) fn tell(
         &self,
         peer: &Peer,
@@ -322,7 +323,7 @@ impl Way {
         self.send_many(peer, left, &message, target)
     }
 
-    /// Sends the messages left, and the given message if any, as one.
+    /// Sends the queued messages, and the given message if any, as one.
     fn send_many(
         &self,
         peer: &Peer,
@@ -351,12 +352,12 @@ impl Way {
         Ok(())
     }
 
-    /// Whether a token is of a message that went this way.
+    /// True if a token belongs to a message on this lane.
     pub(crate) fn is_token(token: u64) -> bool {
         token & BY_EXPRESS != 0
     }
 
-    /// The message of this token has arrived, or never will.
+    /// Records that the message of this token has arrived, or never will.
     pub(crate) fn ended(&self, token: u64) {
         self.line.under_way.fetch_sub(token & !BY_EXPRESS, Ordering::Relaxed);
     }
@@ -366,23 +367,23 @@ impl Way {
     }
 }
 
-/// Bytes that the rail of this way, which is the first of these speeds in Mbit/s, may have to carry before
-/// messages take the proxies.
+/// Maximum bytes that this lane's rail may have to carry before messages use the progress threads. The rail is the
+/// first of these speeds in Mbit/s.
 fn most_of_rail(speeds: &[u32]) -> u64 {
     let [first, _, ..] = speeds else { return MOST_UNDER_WAY };
     let carried = f64::from(*first) * 1e6 / 8.0 * RAIL_TIME.as_secs_f64();
     (carried as u64).clamp(LEAST_OF_RAIL, MOST_UNDER_WAY)
 }
 
-/// Settings of the express engine of a device with this many rails.
+/// Settings of the caller-driven engine of a device with this many rails.
 fn derive(config: &Config, rails: usize) -> Result<Config, ConfigError> {
     let builder = Config::builder()
         .set("preset", "latency")?
-        // All messages take the first rail; the others stand by in case it dies.
+        // All messages use the first rail; the others stand by in case it fails.
         .set("channels", &rails.to_string())?
-        // Its messages are few and small, so the window is never what they wait for.
+        // Messages are few and small, so they never wait for the window.
         .set("window_chunks", "1024")?
-        // Nobody waits for a sent message, so the engine must not hold it back to batch it.
+        // The thread that posts does not wait for the message, so the engine must not delay it for batching.
         .set("append_batch", "1")?;
     let taken = config.rows().into_iter().filter(|row| TAKEN.contains(&row.name));
     taken.into_iter().try_fold(builder, |builder, row| builder.set(row.name, &row.value))?.build()
@@ -443,18 +444,18 @@ mod tests {
     #[test]
     fn of_requests_that_are_tested_in_turn_one_looks() {
         let watch = Watch::default();
-        // Three of them, 100 ns apart.
+        // Three requests, 100 ns apart.
         let looks: Vec<u64> =
             (0..30).filter(|at| watch.is_turn_of(1 + at % 3, 5_000 + at * 100)).collect();
         assert_eq!(looks, (0..30).step_by(3).collect::<Vec<_>>());
-        // The first request is over; after the look expires, the others look again.
+        // The first request is over. After its look expires, the others look again.
         let last = 5_000 + 27 * 100;
         assert!(!watch.is_turn_of(2, last + WATCH_NS - 1));
         assert!(watch.is_turn_of(3, last + WATCH_NS));
         assert!(watch.is_turn_of(3, last + WATCH_NS + 1));
     }
 
-    /// Two that are connected; so much may be under way from the first one on its rail.
+    /// Two connected engines. `most` bytes may be in flight from the first one on its rail.
     fn met(most: u64) -> [Arc<Express>; 2] {
         let engines = [(); 2].map(|()| Engine::builder().config(configured(&[])).build().unwrap());
         let [mut here, there] = engines.each_ref().map(|engine| {
@@ -506,7 +507,7 @@ mod tests {
         let way = self::way(&here, &there);
         let peer = way.take(100).unwrap();
         let sent = || here.engine.stats().peers[0].rails.iter().map(|r| r.tx_chunks).sum::<u64>();
-        // Nobody looks for acknowledgements, or waits for the end of any of them.
+        // No acknowledgement is read meanwhile, and no message is waited for.
         for count in 1..=MOST_UNDER_WAY / LEAST_BYTES {
             let message = Message { to: 1, body: Body::Told { seq: count, bytes: &[7; 100] } };
             way.tell(peer, message.encode(), Arc::new(Ignored)).unwrap();

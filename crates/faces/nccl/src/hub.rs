@@ -1,4 +1,4 @@
-//! All ends of a process by number, and where messages to them go.
+//! All ends of a process by number, and delivery of messages to them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::recv::RecvEnd;
 use crate::send::{Clearance, SendEnd};
 use crate::wire::{Body, Message, parts};
 
-/// The observer that an engine tells of messages and lost peers.
+/// Observer that an engine notifies of messages and lost peers.
 #[derive(Default)]
 pub(crate) struct Hub {
     ends: RwLock<Table>,
-    /// The engines to answer by. Each refers to the hub, so shutdown removes them.
+    /// Engines for answers. Each refers to the hub, so shutdown removes them.
     engines: Mutex<Vec<Engine>>,
     pub(crate) batches: Arc<Batches>,
 }
@@ -34,7 +34,7 @@ struct Slot {
     any: Option<Any>,
 }
 
-/// What a number stands for.
+/// Object with a number.
 #[derive(Clone)]
 pub(crate) enum Any {
     Listener(Arc<Listener>),
@@ -42,11 +42,11 @@ pub(crate) enum Any {
     Recv(Arc<RecvEnd>),
 }
 
-/// Connections of one process that may wait to be accepted by a listener. NCCL asks for one; what
-/// asks for more is refused.
+/// Maximum connections of one process that wait to be accepted by a listener. NCCL requests one. Further ones are
+/// refused.
 pub(crate) const MOST_WAITING: usize = 128;
 
-/// Waits for others to connect.
+/// Waits for connections.
 pub(crate) struct Listener {
     /// Number of this listener.
     pub(crate) key: u64,
@@ -56,17 +56,17 @@ pub(crate) struct Listener {
     arrived: Mutex<VecDeque<Arrival>>,
 }
 
-/// Somebody who wants to be accepted.
+/// A sending end that waits to be accepted.
 pub(crate) struct Arrival {
     pub(crate) peer: Peer,
-    /// Number of the sending end there.
+    /// Number of the sending end in its process.
     pub(crate) from: u64,
     /// Number of its engine for small messages, if it has one.
     pub(crate) express: Option<polyrail::InstanceId>,
 }
 
 impl Hub {
-    /// Makes an end that knows its number.
+    /// Creates an end that knows its number.
     pub(crate) fn insert<T>(&self, make: impl FnOnce(u64) -> (Any, T)) -> (u64, T) {
         let mut table = self.ends.write();
         let index = table.free.pop().unwrap_or_else(|| {
@@ -96,7 +96,7 @@ impl Hub {
         }
         let any = slot.any.take()?;
         table.free.push(index);
-        // Dropping it may end an engine, so the caller drops it without the lock.
+        // Dropping the object may end an engine, so the caller drops it without the lock.
         Some(any)
     }
 
@@ -117,7 +117,7 @@ impl Hub {
         self.engines.lock()
     }
 
-    /// Somebody wants to connect to a listener that is closed.
+    /// Refuses a connection to a closed listener.
     fn refuse(&self, peer: &Peer, from: u64) {
         let knows = |engine: &&Engine| engine.peer(peer.instance()).as_ref() == Some(peer);
         let engine = self.engines().iter().find(knows).cloned();
@@ -167,7 +167,7 @@ impl Hub {
             }
             (None, Body::Hello { from, .. }) => self.refuse(peer, from),
             (_, Body::Many { parts }) => self.deliver_many(peer, parts),
-            // An end that was closed, or of which the peer knows nothing.
+            // For a closed end, or one that the peer does not know.
             _ => {}
         }
     }
@@ -175,7 +175,7 @@ impl Hub {
     fn deliver_many(&self, peer: &Peer, bytes: &[u8]) {
         for part in parts(bytes) {
             match part {
-                // No sender nests them.
+                // Senders don't nest batches.
                 Ok(Message { body: Body::Many { .. }, .. }) => {}
                 Ok(message) => self.deliver(peer, message),
                 Err(error) => log::warn(&format!("from {}: {error}", peer.name())),
@@ -193,8 +193,8 @@ impl Observer for Hub {
         None
     }
 
-    /// A lost express way ends no connection: its messages that have not arrived fail by
-    /// themselves, and later ones take the proxies.
+    /// A lost caller lane ends no connection: its messages that have not arrived fail on their own, and later ones use
+    /// the progress threads.
     fn lost(&self, peer: &Peer, why: &polyrail::LostReason) {
         let why = format!("peer {} is lost: {why}", peer.name());
         for any in self.all() {
@@ -208,7 +208,7 @@ impl Observer for Hub {
     }
 }
 
-/// Tells a sending end that nobody will accept it.
+/// Tells a sending end that it will not be accepted.
 fn refuse(engine: &Engine, peer: &Peer, from: u64) {
     let message = Message { to: from, body: Body::Refused }.encode();
     // If this fails, the peer is going away.
@@ -224,19 +224,19 @@ impl Listener {
         self.queue().pop_front()
     }
 
-    /// Tell those who wait to be accepted that nobody will accept them.
+    /// Refuses all waiting arrivals.
     pub(crate) fn close(&self) {
         while let Some(arrival) = self.pop() {
             refuse(&self.engine, &arrival.peer, arrival.from);
         }
     }
 
-    /// It could not be answered just now.
+    /// Puts an arrival back that could not be answered now.
     pub(crate) fn put_back(&self, arrival: Arrival) {
         self.queue().push_front(arrival);
     }
 
-    /// Adds an arrival, unless it is there already.
+    /// Adds an arrival, unless it is already there.
     fn push(&self, arrival: Arrival) {
         let mut queue = self.queue();
         if queue.len() >= MOST_WAITING {

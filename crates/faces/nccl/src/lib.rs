@@ -1,14 +1,14 @@
 //! NCCL's and RCCL's network over Polyrail's rails.
 //!
-//! The library exports a table for each version of NCCL's net plugin interface (`ncclNetPlugin_v6`
-//! to `_v12`), all over one core: one engine for each device and process, whose proxies move the
-//! messages of all communicators. NCCL's threads post messages and look at words of memory; they
-//! also send a small message themselves if no proxy is at work.
+//! The library exports a table for each version of NCCL's net plugin interface (`ncclNetPlugin_v6` to `_v12`), all over
+//! one core: one engine for each device and process, whose progress threads move the messages of all communicators.
+//! NCCL's threads post messages and read words of memory; they also send a small message themselves if no progress
+//! thread is at work.
 //!
-//! A connection of NCCL goes one way and has an end in each process. Ends are known by numbers, and
-//! tell each other by notifications of the engine what they can take and what has come; see
-//! `wire.rs`. There is one engine-level peer for each other process, whatever the number of
-//! communicators and channels, so the number of TCP connections does not grow with them.
+//! A connection of NCCL has one direction and an end in each process. Ends have numbers, and exchange notifications of
+//! the engine about receives that are posted and messages that have arrived; see `wire.rs`. There is one engine-level
+//! peer for each other process, whatever the number of communicators and channels, so the number of TCP connections
+//! does not grow with them.
 
 mod allocator;
 mod batch;

@@ -1,4 +1,4 @@
-//! Into NCCL's log, and into a file of our own.
+//! Output to NCCL's log and to the plugin's own file.
 
 use std::ffi::{CString, c_char, c_ulong};
 use std::fmt::{self, Write as _};
@@ -16,22 +16,22 @@ use tracing_subscriber::layer::Context;
 
 use crate::error::CallError;
 
-/// NCCL's logger as an address; 0 while there is none.
+/// Address of NCCL's logger; 0 if there is none.
 static LOGGER: AtomicUsize = AtomicUsize::new(0);
 
-/// The plugin's own subsystem.
+/// Subsystem of the plugin.
 const OURS: &str = "polyrail::nccl";
 
-/// What NCCL takes its own log file from.
+/// Variable with the name of NCCL's own log file.
 const NCCL_FILE: &str = "NCCL_DEBUG_FILE";
 
-/// From now on our messages go to this logger.
+/// Sets the logger for the plugin's messages.
 pub(crate) fn set(logger: Option<Logger>) {
     let Some(logger) = logger else { return };
     LOGGER.store(logger as usize, Ordering::Release);
 }
 
-/// From now on the engine's records go to NCCL, and to `log_file` what the settings `log_*` want.
+/// Sends the engine's records to NCCL, and to `log_file` according to the settings `log_*`.
 ///
 /// NCCL itself writes to the file of `NCCL_DEBUG_FILE`, so that one is not opened a second time.
 pub(crate) fn start(config: &Config) -> Result<(), CallError> {
@@ -39,11 +39,11 @@ pub(crate) fn start(config: &Config) -> Result<(), CallError> {
     if matches!(config.origin("log_file"), Some(Origin::Env { name }) if name == NCCL_FILE) {
         settings.file.clear();
     }
-    // NCCL leaves out what NCCL_DEBUG does not want.
+    // NCCL filters by NCCL_DEBUG.
     let to_nccl = Bounded::new(ToNccl, LevelFilter::INFO, Subsystems::ALL);
     match start_beside(&settings, to_nccl) {
         Ok(()) => Ok(()),
-        // The job may go on: it has a log, if another one.
+        // The job may continue: it has a log, though a different one.
         Err(error @ LogError::Taken { .. }) => {
             warn(&error.to_string());
             Ok(())
@@ -52,13 +52,13 @@ pub(crate) fn start(config: &Config) -> Result<(), CallError> {
     }
 }
 
-/// Something that the user has to know.
+/// Logs a message that the user has to know.
 pub(crate) fn warn(text: &str) {
     write(LogLevel::Warn, subsystem::NET, text);
     tracing::warn!(target: "polyrail::nccl", "{text}");
 }
 
-/// Something that is good to know at the start.
+/// Logs a message that is useful at the start.
 pub(crate) fn info(text: &str) {
     write(LogLevel::Info, subsystem::INIT | subsystem::NET, text);
     tracing::info!(target: "polyrail::nccl", "{text}");
@@ -68,28 +68,28 @@ fn write(level: LogLevel, flags: c_ulong, text: &str) {
     let address = LOGGER.load(Ordering::Acquire);
     if address == 0 {
         if level == LogLevel::Warn {
-            // Don't use `eprintln`, which panics if nobody reads.
+            // `eprintln` would panic if standard error is closed.
             let _ = writeln!(io::stderr(), "NET/Polyrail : {text}");
         }
         return;
     }
-    // SAFETY: the address is only ever set from a `Logger`, above.
+    // SAFETY: the address is only set from a `Logger`, above.
     let logger: Logger = unsafe { std::mem::transmute::<usize, Logger>(address) };
     let Ok(text) = CString::new(format!("NET/Polyrail : {}", text.replace('\0', " "))) else {
         return;
     };
     let place: *const c_char = c"polyrail".as_ptr();
-    // SAFETY: NCCL's logger takes a printf format and what it asks for; all strings are terminated
-    // and live through the call.
+    // SAFETY: NCCL's logger takes a printf format and matching arguments; all strings are terminated and live through
+    // the call.
     unsafe { logger(level as i32, flags, place, 0, c"%s".as_ptr(), text.as_ptr()) };
 }
 
-/// Hands the engine's records to NCCL.
+/// Passes the engine's records to NCCL.
 struct ToNccl;
 
 impl<S: Subscriber> Layer<S> for ToNccl {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        // NCCL has these already, of `warn` and `info`.
+        // NCCL has these already, from `warn` and `info`.
         if event.metadata().target() == OURS {
             return;
         }

@@ -1,4 +1,4 @@
-//! A device in use: its engine, and how connections on it come about.
+//! A device in use: its engine, and the setup of its connections.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,33 +14,31 @@ use crate::recv::RecvEnd;
 use crate::send::SendEnd;
 use crate::wire::{Body, Handle, Message};
 
-/// How long what was sent may take to arrive once everything is closed. A peer that is known to be
-/// dead is not waited for.
+/// Maximum time for sent messages to arrive after everything is closed. Peers known to be dead are not waited for.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// A device with its engine running.
+/// A device with its running engine.
 pub(crate) struct Net {
     hub: Arc<Hub>,
     config: Config,
     engine: Engine,
     express: Option<Arc<Express>>,
-    /// Connects to the engine above, for ranks that share a process: no engine is its own peer.
+    /// Connects to the engine above, for ranks that share a process: no engine can be its own peer.
     mirror: OnceLock<Engine>,
 }
 
-/// A connection that is being made.
+/// A connection being set up.
 pub(crate) struct Attempt {
     handle: Handle,
     stage: Stage,
 }
 
 enum Stage {
-    /// Asking who listens at any of the addresses.
+    /// Connecting to any of the addresses.
     Asking { connecting: Connecting },
-    /// The peer is known but does not know yet that we wait: the engine had no room for the
-    /// message.
+    /// The peer is known, but has not got the hello: the engine had no room for the message.
     Greeting { peer: Peer },
-    /// The other side knows of this end; it has to accept it.
+    /// The other side has the hello, and has to accept it.
     Waiting { send: Arc<SendEnd> },
 }
 
@@ -68,7 +66,7 @@ impl Net {
         Ok((listener, handle.encode()))
     }
 
-    /// The first step towards a connection.
+    /// First step of connecting.
     pub(crate) fn begin(&self, handle: Handle) -> Result<Attempt, CallError> {
         let engine = self.engine_for(handle.invitation.instance())?;
         let stage = match engine.peer(handle.invitation.instance()) {
@@ -82,7 +80,7 @@ impl Net {
         Ok(Attempt { handle, stage })
     }
 
-    /// The next step; the connection once it is there.
+    /// Next step. Returns the connection once it is established.
     pub(crate) fn advance(&self, attempt: &mut Attempt) -> Result<Option<Arc<SendEnd>>, CallError> {
         match &mut attempt.stage {
             Stage::Asking { connecting } => match connecting.try_wait() {
@@ -108,7 +106,7 @@ impl Net {
     }
 
     fn hello(&self, engine: &Engine, peer: Peer, handle: &Handle) -> Result<Stage, CallError> {
-        // No engine is its own peer, so ranks that share a process have no express way.
+        // No engine can be its own peer, so ranks that share a process have no caller lane.
         let is_own = handle.invitation.instance() == self.engine.instance();
         let express = self.express.clone().filter(|_| !is_own);
         let (key, send) = self.hub.insert(|key| {
@@ -146,7 +144,7 @@ impl Net {
 }
 
 impl Net {
-    /// Waits until every sent message has arrived: a small one counts as sent once it has left.
+    /// Waits until all sent messages have arrived. Small ones count as sent once they have left.
     pub(crate) fn drain(&self) {
         if let Some(express) = &self.express {
             express.drain(FAREWELL);
@@ -165,7 +163,7 @@ impl Drop for Net {
     }
 }
 
-/// The next connection that a listener got, if any.
+/// Accepts the next connection of a listener, if any.
 pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEnd>>, CallError> {
     let Some(arrival) = listener.pop() else { return Ok(None) };
     let Arrival { peer, from, express } = arrival;
@@ -198,7 +196,7 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
 }
 
 impl Attempt {
-    /// The end to remove if the connection never comes about.
+    /// End to remove if the connection is never established.
     pub(crate) fn key(&self) -> Option<u64> {
         match &self.stage {
             Stage::Asking { .. } | Stage::Greeting { .. } => None,
@@ -206,7 +204,7 @@ impl Attempt {
         }
     }
 
-    /// Whom it is meant for.
+    /// Addresses of the listener.
     pub(crate) fn target(&self) -> String {
         let addresses: Vec<String> = self.handle.addresses.iter().map(|a| a.to_string()).collect();
         addresses.join(", ")

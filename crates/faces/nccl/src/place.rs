@@ -1,8 +1,8 @@
-//! Which CPUs the proxies of a device run on.
+//! CPUs of a device's progress threads.
 //!
-//! Where a machine has several nodes, a copy into or out of memory that is far from the interface
-//! crosses the link between them. So the proxies of each interface stay on its node: on all of it,
-//! because the ranks of a host don't know of each other, and the kernel does.
+//! On a machine with several NUMA nodes, a copy into or out of memory that is far from the interface crosses the link
+//! between them. So the progress threads of each interface stay on its node: on all of it, because the ranks of a host
+//! don't know of each other, but the kernel does.
 
 use polyrail::{Config, RailInfo};
 use polyrail_config::ProxyLayout;
@@ -10,8 +10,8 @@ use polyrail_host::{Sysroot, Topology};
 
 use crate::log;
 
-/// Settings that keep the proxies near the interfaces of these rails; none where the user has placed
-/// them, or the machine gives no reason to.
+/// Settings that keep the progress threads near the interfaces of these rails. Empty if the user has placed them, or
+/// the machine gives no reason to.
 pub(crate) fn near(config: &Config, rails: &[RailInfo]) -> Vec<(&'static str, String)> {
     if !(config.tx_bindings.is_empty() && config.rx_bindings.is_empty()) {
         return Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn near(config: &Config, rails: &[RailInfo]) -> Vec<(&'static str, St
     }
 }
 
-/// In the grammar of the setting `tx_bindings`. Leaves out interfaces of unknown node.
+/// Formats bindings for the setting `tx_bindings`. Omits interfaces of unknown node.
 fn bindings(topology: &Topology, interfaces: &[&str]) -> Option<String> {
     if topology.nodes_with_cpus() < 2 {
         return None;
@@ -62,8 +62,8 @@ mod tests {
         let two_of_one = ["eth1", "eth4", "eth1", "lo"];
         let all = "eth1:0-51,104-155;eth4:52-103,156-207";
         assert_eq!(bindings(&topology, &two_of_one).as_deref(), Some(all));
-        // The launcher has given this rank CPUs of one node only: the other interface's proxies
-        // must not take those of other ranks.
+        // The launcher has given this rank CPUs of one node only: the other interface's progress threads must not take
+        // those of other ranks.
         topology.allowed_cpus = Some((0..26).collect());
         assert_eq!(bindings(&topology, &two_of_one).as_deref(), Some("eth1:0-25"));
     }

@@ -1,4 +1,4 @@
-//! The properties of a device, in the layout of each version.
+//! Properties of a device, in the layout of each version.
 
 use std::ffi::{c_char, c_int};
 
@@ -11,11 +11,11 @@ use crate::entry::{guard, put};
 use crate::error::CallError;
 use crate::runtime;
 
-/// The least latency of a message in microseconds, for NCCL's choice of algorithm.
+/// Minimum latency of a message in microseconds, for NCCL's choice of algorithm.
 const LATENCY_US: f32 = 10.0;
 const MAX_COMMS: c_int = 65_536;
 
-/// The properties that all versions have.
+/// Properties common to all versions.
 struct Common {
     name: *const c_char,
     pci_path: *const c_char,
@@ -99,7 +99,7 @@ fn v12(common: Common) -> PropsV12 {
     }
 }
 
-/// A `getProperties` for each version.
+/// Defines a `getProperties` for each version.
 macro_rules! properties {
     ($($function:ident: $props:ty = $make:ident;)+) => {$(
         pub(crate) unsafe extern "C" fn $function(device: c_int, props: *mut $props) -> c_int {

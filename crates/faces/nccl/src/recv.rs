@@ -1,5 +1,5 @@
-//! The receiving end of a connection: clears places for large messages, says where mailed ones
-//! belong, and keeps small ones that come before their receive.
+//! The receiving end of a connection: clears places for large messages, places mailed ones, and keeps small ones that
+//! arrive before their receive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -23,11 +23,11 @@ pub(crate) struct RecvEnd {
     pub(crate) end: End,
     me: Weak<Self>,
     mailbox: Mutex<Option<OpenMailbox>>,
-    /// The express engine, where small messages may come from besides the peer.
+    /// Lane to the sender's caller-driven engine, from which small messages may come besides the peer.
     way: Option<Way>,
-    /// The sender has its welcome, so it knows the express engine.
+    /// True if the sender has its welcome, so it knows the caller-driven engine.
     is_known: AtomicBool,
-    /// The batch that gathers its messages with those of others to the same process.
+    /// Batch that combines its messages with those of others to the same process.
     batch: Arc<Batch>,
     state: Mutex<State>,
 }
@@ -35,18 +35,18 @@ pub(crate) struct RecvEnd {
 struct State {
     /// Number of the next receive.
     next: u64,
-    /// Receives that the other end knows of.
+    /// Number of receives that the other end knows of.
     told: u64,
     slots: [Slot; SLOTS],
-    /// Memory for messages that land aside, used again.
+    /// Unexpected buffers for reuse: memory for mailed messages that arrive before their receive.
     spare: Vec<Region>,
-    /// The same for messages that continue into their receive's place.
+    /// Scratch memory for copying such messages into their receive's place.
     copied: Vec<u8>,
-    /// The other end is closed; it sent this many messages.
+    /// Number of messages that the other end sent before it closed.
     closed: Option<u64>,
 }
 
-/// Of receives that share a place one is under way at a time.
+/// State of a slot. At most one of the receives that share it is pending at a time.
 enum Slot {
     Empty,
     /// A receive that waits for its message.
@@ -59,9 +59,8 @@ enum Slot {
         seq: u64,
         bytes: Vec<u8>,
     },
-    /// A mailed message that came before its receive and lands aside. A known length means that it
-    /// has landed. Otherwise it moves into the receive's place once it has landed, if a receive is
-    /// posted by then.
+    /// A mailed message that came before its receive and lands in an unexpected buffer. A known length means that it
+    /// has landed. Otherwise it moves to the receive's place once it has landed, if a receive is posted by then.
     Aside {
         seq: u64,
         aside: Region,
@@ -77,20 +76,20 @@ enum Here {
     Aside(Region, u64),
 }
 
-/// The token of the welcome.
+/// Token of the welcome.
 const WELCOME: u64 = 0;
 
-/// What the other end hears about a receive.
+/// Announcement of a receive to the other end.
 enum Told {
-    /// Its message may land there.
+    /// The message may land there.
     Clear { seq: u64, into: Stretch },
-    /// This many receives are posted. The sender must hear it in time, but not at once.
+    /// This many receives are posted. The sender needs this soon, but not at once.
     Posted { count: u64 },
-    /// The same, if the other end has not heard it yet.
+    /// The same count again, if the other end has not received it yet.
     Hurry { count: u64 },
 }
 
-// A receive under way and a message ahead of it never share a place.
+// A pending receive and a message ahead of it never share a slot.
 const _: () = assert!(MAX_REQUESTS as u64 + WINDOW <= SLOTS as u64);
 
 impl RecvEnd {
@@ -129,7 +128,7 @@ impl RecvEnd {
         description.ok_or_else(|| failed("the engine describes in other words".to_owned()))
     }
 
-    /// Sends the sender its welcome.
+    /// Sends the welcome to the sender.
     pub(crate) fn welcome(&self, message: Vec<u8>) -> Result<(), PostError> {
         let request = Request::write(&self.end.peer).notification(message);
         let request = match self.me.upgrade() {
@@ -146,8 +145,8 @@ impl RecvEnd {
         drop(open);
     }
 
-    /// Takes a receive. `None` means "not now": every request is in use, or another thread holds a
-    /// lock that this thread must not wait for.
+    /// Takes a receive. `None` means "not now": every request is in use, or another thread holds a lock that this
+    /// thread must not wait for.
     pub(crate) fn receive(
         &self,
         handle: usize,
@@ -158,7 +157,7 @@ impl RecvEnd {
         let Some(into) = self.end.regions.find(handle, address, len)? else { return Ok(None) };
         let Some(mut state) = try_lock(&self.state) else { return Ok(None) };
         let seq = state.next;
-        // The oldest possible one must be over: NCCL tests in order.
+        // The oldest possible request must be over: NCCL tests in order.
         let request = self.end.request(seq);
         let oldest = seq.checked_sub(MAX_REQUESTS as u64).map(|oldest| self.end.request(oldest));
         if !request.is_free() || oldest.is_some_and(|oldest| !oldest.is_free()) {
@@ -197,12 +196,12 @@ impl RecvEnd {
         Ok(Some(request))
     }
 
-    /// What the sender needs to take the express way, if it should.
+    /// Card that the sender needs to use the caller lane, if it should.
     pub(crate) fn express_card(&self) -> Option<ExpressCard<'_>> {
         self.way.as_ref().map(|way| way.express().card())
     }
 
-    /// Whether a peer is the sender's engine for small messages.
+    /// True if a peer is the sender's engine for small messages.
     pub(crate) fn takes_express_from(&self, peer: &Peer) -> bool {
         self.way.as_ref().is_some_and(|way| way.leads_to(peer))
     }
@@ -212,7 +211,7 @@ impl RecvEnd {
         self.way.as_ref().is_some_and(Way::has_waiting)
     }
 
-    /// A small message came.
+    /// Handles the arrival of a small message.
     pub(crate) fn told(&self, seq: u64, bytes: &[u8]) {
         let mut state = self.state();
         let next = state.next;
@@ -233,7 +232,7 @@ impl RecvEnd {
         }
     }
 
-    /// A message is in place.
+    /// Handles a message that is in place.
     pub(crate) fn landed(&self, seq: u64, len: u64) {
         let mut state = self.state();
         let place = &mut state.slots[slot(seq)];
@@ -257,12 +256,12 @@ impl RecvEnd {
         }
     }
 
-    /// The other end has a message that is longer than its place.
+    /// Fails the connection because the other end has a message that is longer than its place.
     pub(crate) fn too_long(&self, seq: u64, len: u64) {
         self.end.fail(&format!("message {seq} has {len} bytes, more than its receive takes"));
     }
 
-    /// The other end is closed: messages it has not sent will never come.
+    /// Handles the close of the other end: messages it has not sent will never come.
     pub(crate) fn closed(&self, sent: u64) {
         let mut state = self.state();
         state.closed = Some(sent);
@@ -277,8 +276,8 @@ impl RecvEnd {
         }
     }
 
-    /// The peer is gone. If it closed its end before and everything it sent has arrived, NCCL can
-    /// still take it.
+    /// Handles the loss of the peer. If it closed its end before and everything it sent has arrived, NCCL can still
+    /// take it.
     pub(crate) fn lost(&self, why: &str) {
         let state = self.state();
         let is_here = |seq: u64| match &state.slots[slot(seq)] {
@@ -310,7 +309,7 @@ impl RecvEnd {
         self.end.close(taken);
     }
 
-    /// Tells the other end of a receive. No lock is held: the answer may come before this returns.
+    /// Announces a receive to the other end. No lock is held: the answer may arrive before this returns.
     fn tell(&self, what: Option<Told>) {
         let told = match what {
             None => return,
@@ -325,7 +324,7 @@ impl RecvEnd {
             }
             Some(Told::Posted { count }) => {
                 let message = self.end.message(Body::Posted { count });
-                // It travels with the next message and costs no system call of its own.
+                // Travels with the next message and needs no extra system call.
                 let way = self.way.as_ref().filter(|_| self.is_known.load(Ordering::Relaxed));
                 let is_left = way.is_some_and(|way| way.leave(&message));
                 if is_left { Ok(()) } else { self.batch.push(&message) }
@@ -340,13 +339,13 @@ impl RecvEnd {
         self.conclude(told);
     }
 
-    /// No message has taken the waiting ones along.
+    /// Sends queued announcements that no message has carried. Returns whether it did.
     fn flush(&self, way: &Way) -> bool {
         let Some(me) = self.me.upgrade() else { return false };
         way.take(0).is_some_and(|peer| way.flush(peer, me).is_ok())
     }
 
-    /// The express way is lost, and with it the last messages.
+    /// Repeats the announcements after the caller lane was lost, and the last messages with it.
     pub(crate) fn say_again(&self) {
         let count = self.state().told;
         if let Some(way) = &self.way {
@@ -358,14 +357,13 @@ impl RecvEnd {
     }
 
     fn conclude(&self, told: Result<(), PostError>) {
-        // NCCL can still take what the peer sent before it left; `lost` decides whether that is
-        // everything.
+        // NCCL can still take messages that the peer sent before it left; `lost` decides whether these are all.
         if let Err(error) = told {
             self.end.fail(&error.to_string());
         }
     }
 
-    /// Puts a small message where it belongs.
+    /// Copies a small message to its receive's place.
     fn take(&self, seq: u64, into: &Stretch, bytes: &[u8]) {
         if bytes.len() as u64 > into.len {
             return self.too_long(seq, bytes.len() as u64);
@@ -376,7 +374,7 @@ impl RecvEnd {
         }
     }
 
-    /// Puts a message that landed aside where it belongs.
+    /// Copies a message from its unexpected buffer to its receive's place.
     fn take_aside(&self, seq: u64, into: &Stretch, aside: Region, len: u64) {
         let mut bytes = std::mem::take(&mut self.state().copied);
         bytes.resize(len.min(MAILED_BYTES as u64) as usize, 0);
@@ -439,7 +437,7 @@ impl Owner for RecvEnd {
 }
 
 impl OnEnd for RecvEnd {
-    /// If the way is lost, say it again, whichever message took it along.
+    /// If the lane is lost, `say_again` repeats the announcements, whichever message carried them.
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
         match &self.way {
             _ if token == WELCOME => self.is_known.store(result.is_ok(), Ordering::Relaxed),
@@ -450,10 +448,9 @@ impl OnEnd for RecvEnd {
 }
 
 impl State {
-    /// What the other end must hear about receive `seq`. `is_here`: its message has arrived
-    /// already.
+    /// Announcement due for receive `seq`, if any. `is_here` is true if its message has already arrived.
     fn tell_soon(&mut self, seq: u64, into: &Stretch, is_here: bool) -> Option<Told> {
-        // A message that can be mailed needs no place, but a window.
+        // A message that can be mailed needs a window instead of a place.
         let clears = into.len > MAILED_BYTES as u64 && !is_here;
         let since = seq + 1 - self.told;
         if !clears && since < WINDOW / 2 {

@@ -7,8 +7,8 @@ use polyrail::{Access, Engine, Memory, Region, RegionError, RegionSlice, Registr
 use crate::error::CallError;
 use crate::request::try_lock;
 
-/// Registrations of a connection by number; all end with it. NCCL frees memory once it has
-/// deregistered it or closed the connection, even if requests that it gave up are still under way.
+/// Registrations of a connection by number; all end with it. NCCL frees memory once it has deregistered it or closed
+/// the connection, even if abandoned requests are still pending.
 #[derive(Default)]
 pub(crate) struct Regions {
     table: Mutex<Vec<Option<Entry>>>,
@@ -19,7 +19,7 @@ struct Entry {
     region: Region,
 }
 
-/// A part of a registration, useless once the registration has ended.
+/// A part of a registration, unusable after the registration has ended.
 #[derive(Clone)]
 pub(crate) struct Stretch {
     pub(crate) region: Region,
@@ -34,15 +34,15 @@ impl Stretch {
 }
 
 impl Entry {
-    /// Waits for system calls that use the memory. Dropping is not enough: requests that NCCL gave
-    /// up still hold parts of it.
+    /// Waits for system calls that use the memory. Dropping is not enough: requests abandoned by NCCL still hold parts
+    /// of it.
     fn end(&self) {
         self.region.end();
     }
 }
 
 impl Regions {
-    /// Registers memory that lies at this address; the number, counted from 1, is its handle.
+    /// Registers memory that starts at this address. The returned number, counted from 1, is its handle.
     pub(crate) fn add(
         &self,
         engine: &Engine,
@@ -72,7 +72,7 @@ impl Regions {
         Ok(())
     }
 
-    /// `len` bytes at an address inside a registration; `None` while somebody registers memory.
+    /// Returns `len` bytes at an address inside a registration. `None` while another thread registers memory.
     pub(crate) fn find(
         &self,
         handle: usize,
@@ -89,7 +89,7 @@ impl Regions {
         Ok(Some(Stretch { region: entry.region.clone(), offset, len: len as u64 }))
     }
 
-    /// The same, if no other thread registers memory at the same time.
+    /// Like [`Self::find`], without concurrent registrations.
     #[cfg(test)]
     pub(crate) fn get(&self, handle: usize, address: usize, len: usize) -> Stretch {
         self.find(handle, address, len).unwrap().unwrap()
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// The thread that registers memory may have no CPU for long.
+    /// The registering thread may have no CPU for long.
     #[test]
     fn to_find_memory_waits_for_nobody() {
         let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();

@@ -1,23 +1,22 @@
-//! What NCCL holds while a message is under way, and looks at again and again.
+//! Requests, which NCCL holds while a message is pending and tests repeatedly.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Requests of a connection: twice what NCCL has outstanding, so that a message that came before
-/// its receive has a place, too.
+/// Requests of a connection: twice NCCL's maximum, so that a message that came before its receive has a slot, too.
 pub(crate) const SLOTS: usize = 2 * polyrail_nccl_abi::MAX_REQUESTS;
 
 const FREE: u32 = 0;
 const PENDING: u32 = 1;
 const DONE: u32 = 2;
 const FAILED: u32 = 3;
-/// The engine's pool was full: post it again.
+/// The engine's pool was full: the message must be posted again.
 const STALLED: u32 = 4;
 
-/// Takes the lock, unless a thread holds it for long because it has no CPU. NCCL calls again if it
-/// gets nothing, and does something else meanwhile.
+/// Takes the lock, unless a thread holds it for long because it has no CPU. NCCL calls again later and does something
+/// else meanwhile.
 pub(crate) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     const TRIES: u32 = 50;
     for _ in 0..TRIES {
@@ -29,23 +28,23 @@ pub(crate) fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     None
 }
 
-/// A request, as NCCL holds it. Checking whether it is over costs one atomic load.
+/// A request, as NCCL holds it. Checking for completion costs one atomic load.
 pub(crate) struct Handle {
     state: AtomicU32,
     bytes: AtomicU64,
     end: Weak<dyn Owner>,
 }
 
-/// The end that a request is of.
+/// The end that owns a request.
 pub(crate) trait Owner: Send + Sync {
-    /// Posts again what the engine had no room for. Messages of a receiving end wait in its batch.
+    /// Posts messages again that the engine had no room for. Messages of a receiving end wait in its batch.
     fn retry(&self) {}
 
-    /// Looks, on behalf of this request, at the sockets that no proxy reads.
+    /// Reads the sockets that no progress thread reads, on behalf of this request.
     fn look(&self, request: &Handle);
 }
 
-/// Where a request stands.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Pending,
@@ -75,7 +74,7 @@ impl Handle {
         self.leave(FAILED);
     }
 
-    /// The engine had no room: whoever tests it tries again.
+    /// Marks the request as not posted, for lack of room in the engine. The next test posts it again.
     pub(crate) fn stall(&self) {
         self.leave(STALLED);
     }
@@ -84,12 +83,12 @@ impl Handle {
         matches!(self.state.load(Ordering::Acquire), PENDING | STALLED)
     }
 
-    /// Whether it has begun and has not succeeded (yet).
+    /// True if it has begun and has not succeeded (yet).
     pub(crate) fn is_incomplete(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), PENDING | STALLED | FAILED)
     }
 
-    /// Its state. The final state is reported only once.
+    /// Returns the state. The final state is reported only once.
     pub(crate) fn test(&self) -> Progress {
         if self.state.load(Ordering::Acquire) == PENDING
             && let Some(end) = self.end.upgrade()
@@ -115,7 +114,7 @@ impl Handle {
     }
 
     fn leave(&self, state: u32) {
-        // Only what is under way can change: a late failure does not undo a success.
+        // Only a pending request can change: a late failure does not undo a success.
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
             matches!(old, PENDING | STALLED).then_some(state)
         });

@@ -1,4 +1,4 @@
-//! The state of the process: configuration, devices, engines, attempts to connect.
+//! State of the process: configuration, devices, engines, connection attempts.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -26,8 +26,8 @@ pub(crate) static HUB: LazyLock<Arc<Hub>> = LazyLock::new(Arc::default);
 static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Three of four CPUs of a rank go to proxies, which both send and receive. The rest is for NCCL's
-/// own threads and the program.
+/// Three of four CPUs of a rank go to progress threads, which both send and receive. The rest is for NCCL's own threads
+/// and the program.
 const PROXIES_OF_4_CPUS: usize = 3;
 const MOST_PROXIES: usize = 16;
 
@@ -36,11 +36,11 @@ struct Runtime {
     nets: Vec<Option<Arc<Net>>>,
     attempts: HashMap<u64, Attempt>,
     next_attempt: u64,
-    /// Initialisations that are not finalized.
+    /// Initializations that are not finalized.
     users: usize,
 }
 
-/// Whether this is a forked child, where none of the engine's threads exist.
+/// True in a forked child, which has none of the engine's threads.
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
@@ -86,7 +86,7 @@ pub(crate) fn init() -> Result<(), CallError> {
     Ok(())
 }
 
-/// Undoes one [`init`]; the last one ends the engines.
+/// Undoes one [`init`]; the last call ends the engines.
 pub(crate) fn finalize() {
     let mut slot = lock();
     let Some(runtime) = slot.as_mut() else { return };
@@ -96,18 +96,18 @@ pub(crate) fn finalize() {
         drop(slot);
         // Otherwise their ends would keep the engines alive.
         ended.attempts.values().for_each(abandon);
-        // Joins threads, which must not wait for the lock. An engine says good-bye to its peers and waits
-        // up to a second for one that is slow to hear it: all engines do so at the same time.
+        // Joins threads, which must not wait for the lock. An engine sends goodbyes to its peers and waits up to a
+        // second for slow ones. All engines do so at the same time.
         std::thread::scope(|scope| {
             for net in ended.nets {
-                // Where no thread can be started, this drops it here.
+                // If no thread can be started, this drops it here.
                 drop(std::thread::Builder::new().spawn_scoped(scope, move || drop(net)));
             }
         });
     }
 }
 
-/// Waits until every sent message has arrived.
+/// Waits until all sent messages have arrived.
 pub(crate) fn drain() {
     let nets: Vec<Arc<Net>> =
         lock().iter().flat_map(|r| r.nets.iter().flatten().cloned()).collect();
@@ -118,7 +118,7 @@ pub(crate) fn device_count() -> Result<usize, CallError> {
     with(|runtime| Ok(runtime.devices.len()))
 }
 
-/// Hands a device to `use_it`.
+/// Passes a device to `use_it`.
 pub(crate) fn with_device<T>(
     number: i32,
     use_it: impl FnOnce(&Device) -> T,
@@ -130,7 +130,7 @@ pub(crate) fn listen(device: i32) -> Result<(Arc<Listener>, [u8; HANDLE_BYTES]),
     net(device)?.listen()
 }
 
-/// A step towards a connection; NCCL calls again with the same handle until it is there.
+/// One step of connecting. NCCL calls again with the same handle until the connection is established.
 pub(crate) fn connect(
     device: i32,
     handle: &mut [u8; HANDLE_BYTES],
@@ -166,14 +166,14 @@ pub(crate) fn connect(
     }
 }
 
-/// The connection will not come about.
+/// Removes the end of a connection that will not be established.
 fn abandon(attempt: &Attempt) {
     if let Some(Any::Send(send)) = attempt.key().and_then(|key| HUB.remove(key)) {
         send.close();
     }
 }
 
-/// Always return the same string: NCCL keeps the pointer.
+/// Returns the same string each time for equal text: NCCL keeps the pointer.
 pub(crate) fn intern(text: &CStr) -> &'static CStr {
     static KNOWN: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock();
@@ -188,7 +188,7 @@ pub(crate) fn intern(text: &CStr) -> &'static CStr {
 /// Settings of the engine of a device with these rails.
 fn of_device(names: &str) -> Result<Config, ConfigError> {
     let config = configure(Some(names), &[])?;
-    // Rails that can't be used are an error of the engine that is built next.
+    // Unusable rails are an error of the engine that is built next.
     let near = rails(&config).map(|rails| place::near(&config, &rails)).unwrap_or_default();
     for (name, value) in &near {
         log::info(&format!("{name}: {value}"));
@@ -196,22 +196,22 @@ fn of_device(names: &str) -> Result<Config, ConfigError> {
     if near.is_empty() { Ok(config) } else { configure(Some(names), &near) }
 }
 
-/// The environment's settings on top of defaults for NCCL's traffic on this machine. `rails`: the
-/// rails of the device. `near`: settings that keep its threads near them.
+/// The environment's settings on top of defaults for NCCL's traffic on this machine. `rails` are the rails of the
+/// device. `near` are settings that keep its threads near them.
 fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Config, ConfigError> {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let ranks = local_ranks().min(cpus).max(1);
     let all = (cpus * PROXIES_OF_4_CPUS / 4 / ranks).clamp(1, MOST_PROXIES);
     let because = format!("{cpus} CPUs for {ranks} ranks");
     // Split, like GPUDirect-TCPX: a thread that both sends and receives can't be on both lists of CPUs.
-    // Ignore errors here: the complete settings show them below.
+    // Errors are ignored here: the complete settings report them below.
     let given = Config::builder().env().build();
     let is_split = given.is_ok_and(|given| given.tx_bindings != given.rx_bindings);
     let (layout, proxies, why) = match is_split {
         false => ("merged", all, "ranks send and receive at different times"),
         true => ("split", (all / 2).max(1), "sending and receiving have CPUs of their own"),
     };
-    // A channel takes one rail: with fewer of them, rails would stay without work.
+    // A channel uses one rail: with fewer channels than rails, some rails would be idle.
     let of_rails = rails.map_or(1, |addresses| addresses.split(',').count());
     let channels = all.max(of_rails).to_string();
     let for_channels = format!("{because} and {of_rails} rails");
@@ -233,11 +233,12 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
     }
 }
 
-/// Where a rank has no CPU for a proxy beside NCCL's thread, which never sleeps, a proxy that polls keeps its CPU from
-/// that thread and from other ranks, and each message that a proxy sends waits for that thread to lose its CPU. So proxies
-/// sleep at once, and more messages take the express way.
+/// Adapts the settings for a rank without a CPU for a progress thread beside NCCL's thread, which never sleeps. A
+/// polling progress thread would keep its CPU from that thread and from other ranks, and each message that a progress
+/// thread sends would wait for that thread to lose its CPU. So progress threads sleep at once, and more messages use
+/// the caller lane.
 ///
-/// With several rails neither was faster: there the rails are what messages wait for, or would be left without work.
+/// With several rails neither was faster: there messages wait for the rails, or some rails would be idle.
 fn with_scarce_cpus(
     builder: ConfigBuilder,
     cpus_of_rank: usize,
@@ -250,7 +251,7 @@ fn with_scarce_cpus(
     builder.propose("spin", "auto", why)?.propose("nccl_express_bytes", "32KiB", why)
 }
 
-/// Ranks on this host, as launchers tell; 1 if none does.
+/// Number of ranks on this host according to launchers, or 1 if unknown.
 fn local_ranks() -> usize {
     const NAMES: [&str; 5] = [
         "LOCAL_WORLD_SIZE",
@@ -263,14 +264,14 @@ fn local_ranks() -> usize {
     given.filter(|ranks| *ranks > 0).unwrap_or(1)
 }
 
-/// The number of this process among all ranks, as launchers tell.
+/// Number of this process among all ranks according to launchers.
 fn rank(variable: impl Fn(&str) -> Option<String>) -> Option<u32> {
     const NAMES: [&str; 6] =
         ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "PALS_RANKID"];
     NAMES.iter().find_map(|name| variable(name)?.parse().ok())
 }
 
-/// The device's engine, which starts with its first use.
+/// Returns the device's network, whose engine starts with its first use.
 fn net(device: i32) -> Result<Arc<Net>, CallError> {
     with(|runtime| {
         let index = runtime.index(device)?;

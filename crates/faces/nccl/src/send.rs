@@ -1,9 +1,9 @@
 //! The sending end of a connection.
 //!
-//! Message k is for receive k. A small one leaves at once: it is told (on the express way if there
-//! is one) or mailed, and the other end puts it where it belongs. A large one is written into the
-//! place that the other end has cleared for receive k, mostly before the message exists. Whichever
-//! comes first, message or clearance, waits for the other; no thread waits.
+//! Message k is for receive k. A small one leaves at once: it is sent inline (on the caller lane if there is one) or
+//! mailed, and the other end puts it in place. A large one is written into the place that the other end has cleared for
+//! receive k, mostly before the message exists. The first of message and clearance waits for the other; no thread
+//! waits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -25,9 +25,9 @@ pub(crate) struct SendEnd {
     mailbox: OnceLock<RemoteRegion>,
     express: Option<Arc<Express>>,
     batches: Arc<Batches>,
-    /// How small messages travel once the other end accepts them.
+    /// Lane for small messages once the other end accepts them.
     way: OnceLock<Way>,
-    /// A small message waits for receives to be posted.
+    /// True if a small message waits for receives to be posted.
     is_held: AtomicBool,
     state: Mutex<State>,
 }
@@ -35,22 +35,22 @@ pub(crate) struct SendEnd {
 struct State {
     /// Number of the next message.
     next: u64,
-    /// Receives that the other end has posted, as far as this end knows.
+    /// Number of receives that the other end has posted, as far as this end knows.
     posted: u64,
     slots: [Slot; SLOTS],
     /// Messages that the engine had no room for.
     stalled: Vec<u64>,
-    /// The other end is closed; it posted this many receives.
+    /// Number of receives that the other end posted before it closed.
     closed: Option<u64>,
 }
 
-/// Of messages that share a place one is under way at a time.
+/// State of a slot. At most one of the messages that share it is pending at a time.
 struct Slot {
     clearance: Option<Clearance>,
     waiting: Option<Waiting>,
 }
 
-/// Where a message may land.
+/// Place where a message may land.
 #[derive(Clone, Copy)]
 pub(crate) struct Clearance {
     pub(crate) seq: u64,
@@ -91,7 +91,7 @@ impl SendEnd {
         })
     }
 
-    /// The other end is there.
+    /// Handles the welcome of the other end.
     pub(crate) fn welcomed(
         &self,
         key: u64,
@@ -105,15 +105,15 @@ impl SendEnd {
             }
         }
         match self.end.engine.import(mailbox) {
-            // A second welcome changes nothing.
+            // A second welcome has no effect.
             Ok(region) => drop(self.mailbox.set(region)),
             Err(error) => drop(self.end.fail(&error.to_string())),
         }
         self.end.set_remote(key);
     }
 
-    /// Takes a message. `None`: not now, every request is in use, or somebody holds
-    /// a lock that this thread is not to wait for.
+    /// Takes a message. `None` means "not now": every request is in use, or another thread holds a lock that this
+    /// thread must not wait for.
     pub(crate) fn send(
         &self,
         handle: usize,
@@ -144,7 +144,7 @@ impl SendEnd {
         Ok(Some(request))
     }
 
-    /// The other end can take a message.
+    /// Handles a clearance: the other end can take a message.
     pub(crate) fn cleared(&self, clearance: Clearance) {
         let seq = clearance.seq;
         let mut state = self.state();
@@ -153,7 +153,7 @@ impl SendEnd {
             self.end.fail("the other side cleared a receive far ahead");
             return;
         }
-        // A small message has left without waiting for this.
+        // A small message leaves without waiting for this.
         let place = &state.slots[slot(seq)];
         if seq >= state.next || place.waiting.as_ref().is_some_and(|waiting| waiting.seq == seq) {
             state.slots[slot(seq)].clearance = Some(clearance);
@@ -164,12 +164,12 @@ impl SendEnd {
         self.posted(seq + 1);
     }
 
-    /// The other end has posted this many receives.
+    /// Handles the number of receives that the other end has posted.
     pub(crate) fn posted(&self, count: u64) {
         let mut state = self.state();
         let before = state.posted;
         state.posted = before.max(count);
-        // The small messages that the window now admits.
+        // Small messages that the window now admits.
         let first = before.saturating_add(WINDOW);
         let end = state.next.min(count.saturating_add(WINDOW));
         let ready: Vec<_> = (first..end).map(|seq| state.release(seq)).collect();
@@ -179,13 +179,13 @@ impl SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// Whether a peer is the other end's engine for small messages. That one says nothing before it
-    /// knows that the welcome, which brings its number, is here.
+    /// True if a peer is the other end's engine for small messages. It sends nothing before it knows that the welcome,
+    /// which contains its number, has arrived.
     pub(crate) fn is_told_by(&self, peer: &Peer) -> bool {
         self.way.get().is_some_and(|way| way.leads_to(peer))
     }
 
-    /// The other end is closed: it takes no message beyond its posted receives.
+    /// Handles the close of the other end: it takes no message beyond its posted receives.
     pub(crate) fn closed(&self, posted: u64) {
         let mut state = self.state();
         state.closed = Some(posted);
@@ -202,7 +202,7 @@ impl SendEnd {
         self.end.close(sent);
     }
 
-    /// Hands a message to the engine. Hold no lock: the message may end before this returns.
+    /// Passes a message to the engine. Hold no lock: the message may end before this returns.
     fn post(&self, ready: Option<(Waiting, Option<Clearance>)>) {
         let Some((waiting, clearance)) = ready else { return };
         let len = waiting.from.len;
@@ -247,7 +247,7 @@ impl SendEnd {
     }
 
     fn mail(&self, waiting: &Waiting) -> Result<(), PostError> {
-        // There is one since the other end is known.
+        // The mailbox is known since the welcome.
         let Some(mailbox) = self.mailbox.get() else { return Ok(()) };
         self.write(waiting, mailbox, mail_offset(waiting.seq))
     }
@@ -297,8 +297,8 @@ impl Owner for SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// The sockets that no proxy reads bring a sender only the number of posted receives. Flush the
-    /// batches here, too: NCCL may test only sends for a while.
+    /// Sockets that no progress thread reads bring a sender only the number of posted receives. Flushes the batches
+    /// here, too: NCCL may test only sends for a while.
     fn look(&self, request: &Handle) {
         self.batches.flush();
         if self.is_held.load(Ordering::Relaxed)
@@ -316,7 +316,7 @@ impl OnEnd for SendEnd {
             way.ended(token);
         }
         match result {
-            // It counted as sent when it had left.
+            // It counted as sent when it left.
             Ok(_) if by_express => {}
             Ok(outcome) => self.end.request(token).finish(outcome.bytes),
             Err(error) => drop(self.end.fail(&error.to_string())),
@@ -325,7 +325,7 @@ impl OnEnd for SendEnd {
 }
 
 impl State {
-    /// Message `seq` if it waits and may go, with the place it needs if it is large.
+    /// Returns message `seq` if it waits and may go, with the place it needs if it is large.
     fn release(&mut self, seq: u64) -> Option<(Waiting, Option<Clearance>)> {
         let place = &mut self.slots[slot(seq)];
         let waiting = place.waiting.as_ref().filter(|waiting| waiting.seq == seq)?;

@@ -1,11 +1,11 @@
-//! The tables that NCCL looks for, one for each version of its interface.
+//! Tables that NCCL looks for, one for each version of its interface.
 
 use polyrail_nccl_abi::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
 use crate::entry::*;
 use crate::props::*;
 
-/// Exports a table; what all versions share is written once.
+/// Exports a table, with the parts common to all versions.
 macro_rules! export {
     ($symbol:ident: $table:ident { $($field:ident: $value:expr,)+ }) => {
         #[doc = concat!("The plugin, for NCCL versions that look for `", stringify!($symbol), "`.")]

@@ -1,31 +1,29 @@
-//! Tells NCCL which channels and protocol suit collectives over the network.
+//! Tuner tables: channels and protocol that suit collectives over the network.
 //!
-//! Large collectives want many channels, which `NCCL_MIN_NCHANNELS` gives. Medium ones end sooner
-//! with few, because each channel costs messages of its own, and some with another protocol than
-//! NCCL's choice. NCCL finds these tables in the network plugin's library by itself and asks them
-//! for every communicator. They leave communicators alone that also use NVLink or shared memory.
-//! `docs/nccl.md` has the measurements behind the thresholds.
+//! Large collectives need many channels, which `NCCL_MIN_NCHANNELS` sets. Medium ones end sooner with few, because each
+//! channel costs its own messages, and some with another protocol than NCCL's choice. NCCL finds these tables in the
+//! network plugin's library and calls them for every communicator. They leave communicators unchanged that also use
+//! NVLink or shared memory. `docs/nccl.md` has the measurements behind the thresholds.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use polyrail_nccl_abi::{Logger, NcclResult, Opaque};
 
-/// Sizes for which NCCL would take too many channels; for smaller ones it takes one or two by
-/// itself.
+/// Sizes for which NCCL would use too many channels. For smaller ones it uses one or two itself.
 const FEW_FROM: usize = (16 << 10) + 1;
 const FEW_TO: usize = 64 << 10;
 const FEW: c_int = 2;
-/// All-reduces from this size per rank on use the protocol Simple. NCCL would choose LL on a
-/// network that reports 400 Gbit/s; LL doubles the bytes and sends them in messages of 64 KiB. (32
-/// KiB for each took 158 us by Simple and 110 by LL.)
+/// All-reduces from this size per rank on use the protocol Simple. NCCL would choose LL on a network that reports 400
+/// Gbit/s; LL doubles the bytes and sends them in messages of 64 KiB. (32 KiB for each took 158 us by Simple and 110 by
+/// LL.)
 const SIMPLE_FROM: usize = 48 << 10;
 const SIMPLE_TO: usize = 2 << 20;
-/// Measured up to here; a ring's latency grows with its ranks.
+/// Measured up to this number of ranks; a ring's latency grows with its ranks.
 const SIMPLE_RANKS: usize = 4;
-/// From this size per rank on they get more channels.
+/// From this size per rank on, all-reduces get more channels.
 const MORE_FROM: usize = (512 << 10) + 1;
 const MORE: c_int = 4;
-/// Numbers of NCCL's: `tuner.h` of 2.22 to 2.30.
+/// NCCL's constants: `tuner.h` of 2.22 to 2.30.
 const ALL_REDUCE: c_int = 4;
 const RING: c_int = 1;
 const LL: usize = 0;
@@ -64,7 +62,7 @@ type InitV5 = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// A table, of a version with these functions.
+/// A table of a version with these functions.
 #[repr(C)]
 pub struct Tuner<I, G> {
     name: *const c_char,
@@ -73,7 +71,7 @@ pub struct Tuner<I, G> {
     end: extern "C" fn(Opaque) -> c_int,
 }
 
-// SAFETY: only ever read; the name lives as long as the library.
+// SAFETY: only read; the name lives as long as the library.
 unsafe impl<I, G> Sync for Tuner<I, G> {}
 
 /// For NCCL 2.22 and 2.23.
@@ -114,24 +112,24 @@ unsafe extern "C" fn init_v5(
     unsafe { keep(ranks_on_network(ranks, nodes, without_local_ways()), context) }
 }
 
-/// The ranks of a communicator that uses only the network; 0 for any other.
+/// Number of ranks of a communicator that uses only the network; 0 for any other.
 fn ranks_on_network(ranks: usize, nodes: usize, without_local_ways: bool) -> usize {
     if ranks == nodes || without_local_ways { ranks } else { 0 }
 }
 
-/// Whether the environment makes NCCL use the network between GPUs of one node, too.
+/// True if the environment makes NCCL use the network between GPUs of one node, too.
 fn without_local_ways() -> bool {
     let is_set = |name: &str| std::env::var(name).is_ok_and(|value| value.trim() == "1");
     is_set("NCCL_P2P_DISABLE") && is_set("NCCL_SHM_DISABLE")
 }
 
-/// The context is one more than these ranks: never null, which NCCL may take for a failure.
+/// Stores the number of ranks plus one as the context, as NCCL may treat null as a failure.
 ///
 /// # Safety
-/// `context` is null or may be written.
+/// `context` is null or writable.
 unsafe fn keep(ranks: usize, context: *mut Opaque) -> c_int {
     if !context.is_null() {
-        // SAFETY: the caller says so.
+        // SAFETY: as the caller promises.
         unsafe { context.write(std::ptr::without_provenance_mut(ranks + 1)) };
     }
     NcclResult::Success as c_int
@@ -149,8 +147,7 @@ unsafe extern "C" fn get_v3(
 ) -> c_int {
     let table = Costs { first: costs.cast(), algorithms, protocols };
     let ranks = context.addr().saturating_sub(1);
-    // SAFETY: NCCL gives a place for the number, which means nothing if it is left alone, and a table
-    // of that shape.
+    // SAFETY: NCCL gives a place for the number, which may stay unchanged, and a table of that shape.
     unsafe { choose(ranks, collective, bytes, &table, channels) }
 }
 
@@ -171,9 +168,9 @@ unsafe extern "C" fn get_v4(
     unsafe { choose(ranks, collective, bytes, &table, channels) }
 }
 
-/// NCCL's estimated cost of each algorithm with each protocol, in us; negative where it is not
-/// available. Rows of an array, whatever the type in the header says (`getAlgoInfo` of NCCL's
-/// `enqueue.cc` passes a `float[][]`, and its example reads one).
+/// NCCL's estimated cost of each algorithm with each protocol, in us; negative if not available. Rows of an array,
+/// despite the type in the header (`getAlgoInfo` of NCCL's `enqueue.cc` passes a `float[][]`, and its example reads
+/// one).
 struct Costs {
     first: *mut f32,
     algorithms: c_int,
@@ -181,7 +178,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// The entry of the protocol Simple on a ring, if it is available and NCCL would choose LL.
+    /// Entry of the protocol Simple on a ring, if it is available and NCCL would choose LL.
     ///
     /// # Safety
     /// The table is null or has that many rows and columns.
@@ -190,7 +187,7 @@ impl Costs {
             return None;
         }
         let columns = self.protocols as usize;
-        // SAFETY: the caller says so, and both are positive.
+        // SAFETY: as the caller promises, and both are positive.
         let all =
             unsafe { std::slice::from_raw_parts(self.first, self.algorithms as usize * columns) };
         let open = all.iter().enumerate().filter(|(_, cost)| **cost >= 0.0);
@@ -203,7 +200,7 @@ impl Costs {
 }
 
 /// # Safety
-/// `channels` is null or may be written, and the table has the shape it tells.
+/// `channels` is null or writable, and the table has the stated shape.
 unsafe fn choose(
     ranks: usize,
     collective: c_int,
@@ -216,9 +213,9 @@ unsafe fn choose(
     }
     let mut number = channels_for(bytes);
     if let Some(of_simple) = simple_channels_for(ranks, collective, bytes) {
-        // SAFETY: the caller says so.
+        // SAFETY: as the caller promises.
         if let Some(place) = unsafe { costs.ring_simple_instead_of_ll() } {
-            // SAFETY: it was read just now.
+            // SAFETY: the same place was read above.
             unsafe { place.write(0.0) };
             number = Some(of_simple);
         }
@@ -226,18 +223,18 @@ unsafe fn choose(
     if let Some(number) = number
         && !channels.is_null()
     {
-        // SAFETY: not null, and the caller says that it may be written.
+        // SAFETY: not null, and the caller promises that it is writable.
         unsafe { channels.write(number) };
     }
     NcclResult::Success as c_int
 }
 
-/// How many channels a collective of this size should have; `None` for NCCL's own choice.
+/// Number of channels for a collective of this size. `None` for NCCL's own choice.
 fn channels_for(bytes: usize) -> Option<c_int> {
     (FEW_FROM..=FEW_TO).contains(&bytes).then_some(FEW)
 }
 
-/// The same for those that should go by the protocol Simple; `None` for others.
+/// Number of channels for collectives that should use the protocol Simple. `None` for others.
 fn simple_channels_for(ranks: usize, collective: c_int, bytes: usize) -> Option<c_int> {
     let each = bytes / ranks.max(1);
     let is_measured = collective == ALL_REDUCE && ranks <= SIMPLE_RANKS;
@@ -277,12 +274,11 @@ mod tests {
 
     type Table = [[f32; 3]; 7];
 
-    /// Calls it as NCCL does, with this many ranks and nodes; returns the costs afterwards, and the
-    /// channels.
+    /// Calls the table as NCCL does, with this many ranks and nodes. Returns the costs afterwards, and the channels.
     fn asked(bytes: usize, (ranks, nodes): (usize, usize), mut costs: Table) -> (Table, c_int) {
         let (mut context, mut channels) = (std::ptr::null_mut(), -1);
         let (none, table) = (std::ptr::null_mut(), costs.as_mut_ptr().cast());
-        // SAFETY: all places are there.
+        // SAFETY: all places are valid.
         unsafe {
             init_v5(&raw mut context, 0, ranks, nodes, None, none, none);
             assert!(!context.is_null());

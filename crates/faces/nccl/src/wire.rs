@@ -1,8 +1,8 @@
-//! The messages between the two ends of a connection, sent as notifications of the engine, and the
-//! handle by which the ends find each other.
+//! Messages between the two ends of a connection, sent as notifications of the engine, and the handle by which the ends
+//! find each other.
 //!
-//! Notifications have no order among each other, so each message names the end that it is for, and
-//! each message of a connection its number. All integers are little-endian.
+//! Notifications are unordered, so each message names the end that it is for, and each message of a connection has a
+//! number. All integers are little-endian.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,50 +10,49 @@ use polyrail::Invitation;
 use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
-/// Change this with every change of the format below.
+/// Version of the format below. Increase it with every change.
 pub(crate) const VERSION: u8 = 5;
-/// Messages up to this size are *told*: copied, so that they count as sent once they have left.
+/// Messages up to this size are sent inline (*told*): copied, so that they count as sent once they have left.
 pub(crate) const TOLD_BYTES: usize = 1 << 10;
-/// The same on the express way, at most.
+/// Maximum size of inline messages on the caller lane.
 pub(crate) const EXPRESS_BYTES: usize = 32 << 10;
-/// Messages up to this size are *mailed*: on arrival the other end decides where they belong.
-/// Larger ones wait until the other end clears a place for them.
+/// Messages up to this size are sent eagerly (*mailed*): the other end chooses their place on arrival. Larger ones wait
+/// until the other end clears a place for them.
 pub(crate) const MAILED_BYTES: usize = 64 << 10;
-/// Bytes of the description of a region.
+/// Bytes of a region's description.
 pub(crate) const REGION_BYTES: usize = 46;
-/// Messages that may be under way towards an end that has not posted a receive for them.
+/// Maximum number of messages in flight to an end that has not posted receives for them.
 pub(crate) const WINDOW: u64 = 32;
-/// Where in a mailbox a message begins.
+/// Bits by which a message number is shifted to get its offset in a mailbox.
 const MAIL_SHIFT: u32 = 20;
 
 const HANDLE_MAGIC: [u8; 8] = *b"PLYRNCCL";
-/// Addresses in a handle: any of them leads to the engine, which knows the others.
+/// Maximum addresses in a handle: any of them leads to the engine, which knows the others.
 const HANDLE_ADDRESSES: usize = 3;
-/// Where in a handle the side that connects keeps its place between two calls.
+/// Offset of the bytes in a handle in which the connecting side keeps its state between two calls.
 const HANDLE_NOTE: usize = 120;
 
-/// A message to an end, `to`.
+/// Message to the end `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message<'a> {
     pub(crate) to: u64,
     pub(crate) body: Body<'a>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body<'a> {
-    /// To a listener: the sending end `from` wants to be accepted. Small messages of it may come by
-    /// an engine of their own.
+    /// To a listener: the sending end `from` asks to be accepted. Its small messages may come from a separate engine.
     Hello { nonce: u64, from: u64, express: Option<ExpressCard<'a>> },
-    /// To a sending end: the receiving end `from` is there. So may small messages travel to it.
+    /// To a sending end: the receiving end `from` exists. Small messages to it may also use a separate engine.
     Welcome { from: u64, mailbox: &'a [u8; REGION_BYTES], express: Option<ExpressCard<'a>> },
-    /// To a sending end: nobody listens there.
+    /// To a sending end: there is no listener.
     Refused,
     /// To a sending end: message `seq` may land at `offset` of a region.
     Clear { seq: u64, offset: u64, capacity: u64, region: &'a [u8; REGION_BYTES] },
     /// To a sending end: the number of receives posted so far.
     Posted { count: u64 },
-    /// To a receiving end: message `seq`, all of it.
+    /// To a receiving end: message `seq`, whole.
     Told { seq: u64, bytes: &'a [u8] },
     /// To a receiving end: message `seq` is in place. Travels with its last byte.
     Landed { seq: u64, len: u64 },
@@ -61,18 +60,18 @@ pub(crate) enum Body<'a> {
     Closed { count: u64 },
     /// To a receiving end: message `seq` is longer than its place.
     TooLong { seq: u64, len: u64 },
-    /// To nobody in particular: messages to ends of this process, see [`parts`].
+    /// To the process: messages to its ends, see [`parts`].
     Many { parts: &'a [u8] },
 }
 
-/// How an engine for small messages is found.
+/// Instance and metadata of an engine for small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpressCard<'a> {
     pub(crate) instance: u128,
     pub(crate) metadata: &'a [u8],
 }
 
-/// Bytes that are not a valid message.
+/// Error for bytes that are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum WireError {
     #[error(
@@ -85,7 +84,7 @@ pub(crate) enum WireError {
     Length { kind: u8, got: usize },
 }
 
-/// A handle that is not one of this plugin's.
+/// Error for a handle that is not one of this plugin's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum HandleError {
     #[error("the other side does not use the Polyrail plugin: set NCCL_NET_PLUGIN there, too")]
@@ -98,12 +97,12 @@ pub(crate) enum HandleError {
     NoAddress,
 }
 
-/// How a listener is found.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) listener: u64,
     pub(crate) nonce: u64,
-    /// Lets whoever has the handle connect.
+    /// Credential that permits connecting.
     pub(crate) invitation: Invitation,
     pub(crate) addresses: Vec<SocketAddr>,
 }
@@ -207,13 +206,13 @@ impl<'a> Message<'a> {
 
 /// Adds a message to [`Body::Many`]: two bytes of length, then the message.
 pub(crate) fn put_part(message: &[u8], parts: &mut Vec<u8>) {
-    // The largest that is put together with others is one of [`EXPRESS_BYTES`].
+    // The largest message that is combined with others has [`EXPRESS_BYTES`].
     debug_assert!(message.len() <= usize::from(u16::MAX));
     parts.extend_from_slice(&(message.len() as u16).to_le_bytes());
     parts.extend_from_slice(message);
 }
 
-/// The messages of [`Body::Many`], up to the first invalid one.
+/// Iterates over the messages of [`Body::Many`], up to the first invalid one.
 pub(crate) fn parts(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message<'_>, WireError>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -232,7 +231,7 @@ pub(crate) fn parts(mut bytes: &[u8]) -> impl Iterator<Item = Result<Message<'_>
     })
 }
 
-/// What ends a message that may have a card: nothing, or the card.
+/// Appends an optional card at the end of a message: nothing, or the card.
 fn put_card(out: &mut Vec<u8>, card: Option<ExpressCard<'_>>) {
     if let Some(ExpressCard { instance, metadata }) = card {
         out.extend_from_slice(&instance.to_le_bytes());
@@ -240,7 +239,7 @@ fn put_card(out: &mut Vec<u8>, card: Option<ExpressCard<'_>>) {
     }
 }
 
-/// See [`put_card`].
+/// Reads the end of a message written by [`put_card`].
 fn card(bytes: &[u8]) -> Option<Option<ExpressCard<'_>>> {
     if bytes.is_empty() {
         return Some(None);
@@ -285,7 +284,7 @@ impl Handle {
             out.extend_from_slice(&address.port().to_le_bytes());
         }
         out.resize(HANDLE_BYTES, 0);
-        // Just made as long as that.
+        // The length was set just above.
         out.try_into().unwrap_or([0; HANDLE_BYTES])
     }
 
@@ -327,25 +326,25 @@ impl Handle {
     }
 }
 
-/// Where in the other end's mailbox message `seq` begins. (2⁴⁴ messages are years.)
+/// Offset of message `seq` in the other end's mailbox. (2⁴⁴ messages take years.)
 pub(crate) fn mail_offset(seq: u64) -> u64 {
     seq << MAIL_SHIFT
 }
 
-/// The message, and where in it, that an offset of a mailbox means.
+/// Message number of an offset in a mailbox, and the offset within that message.
 pub(crate) fn mail_place(offset: u64) -> (u64, u64) {
     (offset >> MAIL_SHIFT, offset & ((1 << MAIL_SHIFT) - 1))
 }
 
-/// What the side that connects noted in the handle, 0 at first. NCCL passes the same bytes again
-/// until the connection is there.
+/// Number that the connecting side keeps in the handle, 0 at first. NCCL passes the same bytes again until the
+/// connection is established.
 pub(crate) fn note(handle: &[u8; HANDLE_BYTES]) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&handle[HANDLE_NOTE..]);
     u64::from_le_bytes(word)
 }
 
-/// See [`note`].
+/// Sets the number returned by [`note`].
 pub(crate) fn set_note(handle: &mut [u8; HANDLE_BYTES], note: u64) {
     handle[HANDLE_NOTE..].copy_from_slice(&note.to_le_bytes());
 }
@@ -390,8 +389,7 @@ mod tests {
         }
     }
 
-    /// A changed message that still decodes accounts for each of its bytes: decoding adds nothing
-    /// and ignores nothing.
+    /// A changed message that still decodes must encode to the same bytes: decoding adds nothing and ignores nothing.
     fn assert_refused_or_another(bytes: &[u8], may_be_another: bool) {
         if let Ok(message) = Message::decode(bytes) {
             assert!(may_be_another, "{message:?} of {bytes:?}");
@@ -406,7 +404,7 @@ mod tests {
             kind in 0u8..12, words in 0..6usize, odd in 0..2 * REGION_BYTES, is_odd: bool,
             rest in proptest::collection::vec(0u8.., 200),
         ) {
-            // Half of them are of a length that some message has.
+            // Half of them have a length that some message has.
             let len = 8 * words + if is_odd { odd } else { REGION_BYTES * (words / 4) };
             let bytes = [&[VERSION, kind], &rest[..len]].concat();
             if let Ok(message) = Message::decode(&bytes) {
@@ -442,7 +440,7 @@ mod tests {
             let handle = data.first_chunk().map(Handle::decode);
             handles += usize::from(matches!(handle, Some(Ok(_))));
         });
-        // A corpus of an older version would be refused before anything of it is looked at.
+        // A corpus of an older version would be refused before its content is checked.
         assert_eq!(kinds, (1..=10).collect(), "kinds that the corpus has in version {VERSION}");
         assert!(handles > 0, "no handle of version {VERSION}");
     }

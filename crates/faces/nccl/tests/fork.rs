@@ -1,5 +1,5 @@
-//! A process that forks while it has an engine, as programs that start workers do: the copy may
-//! neither use nor disturb it. Here because this crate may call `fork`, which no safe code can.
+//! A process that forks while it has an engine, like programs that start workers: the copy may neither use nor disturb
+//! the engine. The test is in this crate because it may call `fork`, which safe code can't.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -18,16 +18,15 @@ use polyrail::{
 };
 
 const LONG: Duration = Duration::from_secs(30);
-/// The copy is killed if it hangs.
+/// Time after which a hanging copy is killed.
 const COPY_SECONDS: u32 = 20;
-/// One that makes a single call, which returns at once, is killed earlier.
+/// The same for a copy that makes a single call, which returns at once.
 const CALL_SECONDS: u32 = 5;
 
-/// Runs `child` in a copy of this process, for so long at most; returns its exit status, as `waitpid`
-/// has it.
+/// Runs `child` in a copy of this process, for at most `seconds`. Returns its exit status, as `waitpid` reports it.
 fn in_a_copy(seconds: u32, child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: glibc makes its allocator usable in the copy. Other locks that other threads hold stay
-    // locked there, which is what the test is about: the copy takes none of the engine's.
+    // SAFETY: glibc makes its allocator usable in the copy. Other locks that other threads hold stay locked there,
+    // which is what the test is about: the copy takes none of the engine's.
     unsafe {
         match libc::fork() {
             0 => {
@@ -61,7 +60,7 @@ fn a_forked_process_drops_what_threads_of_the_original_copy_just_then() {
     for round in 0..100 {
         let open = a.write(&to_b, &local.all(), &there.all()).unwrap();
         let status = in_a_copy(COPY_SECONDS, || {
-            // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+            // SAFETY: the value read is forgotten in this copy, which ends by `_exit`.
             unsafe { drop(std::ptr::read(&raw const open)) };
             0
         });
@@ -106,7 +105,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             a.close();
             // As if all handles were dropped here: the last one is.
             drop((own, twin));
-            // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+            // SAFETY: the values read are forgotten in this copy, which ends by `_exit`.
             unsafe {
                 drop(std::ptr::read(&raw const open));
                 drop(std::ptr::read(&raw const local));
@@ -124,7 +123,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
             write().unwrap().wait(LONG).unwrap().unwrap();
         }
         assert_eq!((to_a.lost(), to_b.lost()), (None, None));
-        // One of its own works in the copy.
+        // A new engine works in the copy.
         let status = in_a_copy(COPY_SECONDS, || {
             let own = engine("proxy");
             let other = engine("proxy");
@@ -135,7 +134,7 @@ fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
     }
 }
 
-/// The page of the metrics at this socket.
+/// Metrics page of this socket.
 fn page(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -159,7 +158,7 @@ fn a_forked_process_leaves_the_metrics_of_the_original_alone_and_serves_its_own(
     let original = watched("original");
     let status = in_a_copy(COPY_SECONDS, || {
         let before = sockets();
-        // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+        // SAFETY: the value read is forgotten in this copy, which ends by `_exit`.
         drop(unsafe { std::ptr::read(&raw const original) });
         let own = watched("copy");
         let new: Vec<_> = sockets().into_iter().filter(|path| !before.contains(path)).collect();
@@ -174,10 +173,10 @@ fn a_forked_process_leaves_the_metrics_of_the_original_alone_and_serves_its_own(
     assert_eq!(sockets().len(), 0);
 }
 
-/// A call in the copy, and whether it went as it should.
+/// Name of a call in the copy, and a function that returns whether it succeeded.
 type Call<'a> = (&'static str, &'a dyn Fn() -> bool);
 
-/// Threads hold locks of the engine in the moment of the fork: nobody ever releases them in the copy.
+/// Threads hold locks of the engine during the fork. These locks are never released in the copy.
 #[test]
 fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
     const ROUNDS: usize = 8;
@@ -220,7 +219,7 @@ fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
             ("wait_notification", &|| b.wait_notification(LONG).is_none()),
             ("what connects", &|| connecting.wait(LONG).is_some_and(is_nobody)),
             ("what is posted", &|| matches!(pending.join(), Err(TransferError::Forked))),
-            // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+            // SAFETY: the values read are forgotten in this copy, which ends by `_exit`.
             ("drop", &|| unsafe {
                 drop(std::ptr::read(&raw const events));
                 drop(std::ptr::read(&raw const *accept));
@@ -239,7 +238,7 @@ fn a_forked_process_waits_for_nobody_whatever_lock_was_held() {
             scope.spawn(|| {
                 busy(&|| drop(a.notify(&to_b, b"x").map(|transfer| transfer.wait(LONG))));
             });
-            // The more there are, the longer the lock of their list is held.
+            // More of them make the lock of their list be held longer.
             scope.spawn(|| {
                 let _many: Vec<_> = (0..MANY).map(|_| a.events().unwrap()).collect();
                 busy(&|| drop(a.events()));

@@ -1,6 +1,6 @@
-//! Calls the plugin as NCCL's proxy does, by a harness in C with its own definition of the
-//! interface (`harness/`). These tests build it and run it for every version, under the address
-//! sanitizer and under valgrind. They are skipped without a C compiler, `make` or valgrind.
+//! Calls the plugin as NCCL's progress thread does, by a harness in C with its own definition of the interface
+//! (`harness/`). These tests build it and run it for every version, under the address sanitizer and under valgrind.
+//! They are skipped without a C compiler, `make` or valgrind.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const VERSIONS: std::ops::RangeInclusive<u32> = 6..=12;
 /// Versions that run every case: the oldest and the newest.
 const WHOLE: [u32; 2] = [6, 12];
 
-/// What the others run: every function of their tables. How an engine fails does not depend on the table.
+/// Cases of the other versions: every function of their tables. Failures of an engine do not depend on the table.
 const OF_TABLES: [&str; 14] = [
     "symbols",
     "properties",
@@ -36,17 +36,17 @@ const OF_TABLES: [&str; 14] = [
     "reload",
 ];
 
-/// Harnesses at a time: each has several processes, but waits most of the time.
+/// Maximum concurrent harnesses: each has several processes, but waits most of the time.
 const AT_ONCE: usize = 4;
 
-/// Every test uses these rails, so that the machine's NICs make no difference.
+/// Rails of every test, independent of the machine's NICs.
 const PLUGIN: (&str, &str) = ("POLYRAIL_RAILS", "127.0.0.1,127.0.0.2");
 
-/// Held by the test whose harnesses run. Harnesses under valgrind would take the CPUs from others,
-/// which would then measure their neighbours.
+/// Held by the test whose harnesses run. Harnesses under valgrind would take the CPUs from others, which would distort
+/// their measurements.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A harness and the libraries that are built with it.
+/// A harness and the libraries built with it.
 struct Built {
     folder: PathBuf,
 }
@@ -61,7 +61,7 @@ impl Built {
         Self::make("harness-asan", &["ASAN=1"])
     }
 
-    /// An error says which tool is missing; a harness that can't be compiled is a failure.
+    /// Builds the harness. An error names a missing tool; a harness that can't be compiled is a failure.
     fn make(name: &str, variables: &[&str]) -> Result<Self, String> {
         for tool in ["make", "cc"] {
             has(tool)?;
@@ -82,7 +82,7 @@ impl Built {
         self.folder.join("nccl-harness")
     }
 
-    /// A plugin that behaves, except for the injected fault.
+    /// A correct plugin, except for the injected fault.
     fn faulty(&self) -> String {
         text(&self.folder.join("libnccl-net-socketlike.so"))
     }
@@ -106,7 +106,7 @@ impl Job {
         self
     }
 
-    /// What went wrong, with all that was printed.
+    /// Returns the failure, with all output.
     fn run(mut self) -> Option<String> {
         let output = match self.command.output() {
             Ok(output) => output,
@@ -123,11 +123,11 @@ impl Job {
     }
 }
 
-/// The longest that a call which posts or tests may take where all versions run at once. One that waits
-/// for other threads takes seconds; that 50 ms hold beside busy loops has a test of its own.
+/// Maximum time of a call that posts or tests if all versions run at once. A call that waits for other threads takes
+/// seconds. The 50 ms limit beside busy loops has its own test.
 const POST_LIMIT_MS: &str = "250";
 
-/// Runs all, some at a time, and fails with what any of them has printed.
+/// Runs all jobs, some at a time, and fails with the output of any failed one.
 fn run_all(jobs: Vec<Job>) {
     let _turn = turn();
     run_at_once(jobs);
@@ -159,7 +159,7 @@ fn harness_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("harness")
 }
 
-/// The library that NCCL would load. Cargo puts it beside the tests, without a hash in its name.
+/// Library that NCCL would load. Cargo puts it beside the tests, without a hash in its name.
 fn plugin() -> String {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().unwrap().join("libnccl_net_polyrail.so");
@@ -210,7 +210,7 @@ fn every_version_holds_its_cases() {
     run_all(jobs);
 }
 
-/// NCCL's own log goes on beside it, and a file that NCCL writes is not opened a second time.
+/// NCCL's own log continues separately, and a file that NCCL writes is not opened a second time.
 #[test]
 fn the_log_goes_to_the_file_of_our_settings_and_not_to_that_of_nccl() {
     let built = match Built::plain() {
@@ -240,7 +240,7 @@ fn the_log_goes_to_the_file_of_our_settings_and_not_to_that_of_nccl() {
     assert!(refused.contains("is a folder; allowed: a file"), "{refused}");
 }
 
-/// The variables of a job that used GPUDirect-TCPX.
+/// Uses the variables of a job that used GPUDirect-TCPX.
 #[test]
 fn bindings_of_gpudirect_tcpx_give_sending_and_receiving_their_own_threads() {
     let built = match Built::plain() {
@@ -261,7 +261,7 @@ struct BusyLoops(Vec<std::process::Child>);
 
 impl BusyLoops {
     fn start(count: usize) -> Self {
-        // They end with this process, too, which holds the other end of their input.
+        // The loops also end with this process, which holds the other end of their input.
         let script = "while :; do :; done & read -r line; kill $!";
         let shell = || Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn();
         Self((0..count).map(|_| shell().expect("there is a shell")).collect())
@@ -277,8 +277,8 @@ impl Drop for BusyLoops {
     }
 }
 
-/// Loops that others run, for each CPU: what a thread gets that only computes tells of them. The best of ten looks
-/// counts, as other tests compute now and then.
+/// Estimates the number of busy loops of others from the CPU share of a thread that only computes. The best of ten
+/// looks counts, because other tests compute at times.
 fn busy_already(cpus: usize) -> usize {
     let look = || {
         let (begin, cpu) = (Instant::now(), thread_cpu_time());
@@ -295,9 +295,8 @@ fn busy_already(cpus: usize) -> usize {
     (cpus as f64 / shares - 1.0).round() as usize
 }
 
-/// NCCL's thread drives all connections, so one call that waits holds up all of them. Waiting for a
-/// CPU that others use does not count against a call; waiting after it gave its CPU away does
-/// (`harness/calltime.c`).
+/// NCCL's thread drives all connections, so one waiting call delays all of them. Waiting for a CPU that others use does
+/// not count against a call; waiting after giving its CPU away does (`harness/calltime.c`).
 #[test]
 fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
     let built = match Built::plain() {
@@ -307,7 +306,7 @@ fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
     let (harness, plugin) = (built.harness(), plugin());
     let _turn = turn();
     let cpus = thread::available_parallelism().map_or(2, usize::from);
-    // Two for each CPU, those of others among them.
+    // Two loops for each CPU, including those of others.
     let _busy = BusyLoops::start(cpus * 2_usize.saturating_sub(busy_already(cpus)));
     for abi in ["9", "11"].repeat(3) {
         let fixed = [plugin.as_str(), "--quick", "--abi", abi, "--longest"];
@@ -324,7 +323,7 @@ fn the_address_sanitizer_finds_nothing() {
         Err(reason) => return skipped(&reason),
     };
     let (harness, plugin) = (built.harness(), plugin());
-    // What still runs when a process is killed holds memory that looks lost to the others.
+    // Memory that is still in use when a process is killed looks lost to the others.
     let all = [plugin.as_str(), "--quick", "--patience", "2"];
     let orderly = [&all[..], &["sizes", "threads", "self", "contexts", "reload"]].concat();
     let job = |arguments: &[&str], options| {
@@ -354,8 +353,8 @@ fn valgrind_finds_nothing() {
         let options = ["-q", "--error-exitcode=99", &known];
         let case = [&*harness, library, "--quick", "--patience", "10"];
         let fixed = [&options[..], &case].concat();
-        // Valgrind runs one thread of a process at a time, so a call waits for the other threads.
-        // That is not the plugin's fault, and the kernel does not count it as waiting for a CPU.
+        // Valgrind runs one thread of a process at a time, so a call waits for the other threads. That is not the
+        // plugin's fault, and the kernel does not count it as waiting for a CPU.
         let limit = ["--post-limit-ms", "2000"];
         let arguments = [&fixed[..], &limit, cases].concat();
         let job = Job::new("valgrind", Path::new("valgrind"), &arguments);
@@ -373,8 +372,8 @@ fn valgrind_finds_nothing() {
     assert!(found.contains("Invalid read"), "valgrind does not watch: {found}");
 }
 
-/// Valgrind takes the tags that the cipher's assembly makes for uninitialised, though the other end opens
-/// what they seal. So it complains where they are compared, and where records are sent.
+/// Valgrind treats the tags made by the cipher's assembly as uninitialised, though the other end opens the sealed data.
+/// So it complains where they are compared, and where records are sent.
 fn known_to_valgrind() -> String {
     let entry = |kind: &str, what: &str, function: &str| {
         format!("{{\n  tag\n  Memcheck:{kind}\n{what}  ...\n  fun:*{function}*\n  ...\n}}\n")
@@ -396,8 +395,7 @@ fn the_harness_finds_each_fault_of_a_plugin() {
     run_all(vec![Job::new("self-test", &script, &[&text(&built.folder)])]);
 }
 
-/// Runs the tool that shows where the time of NCCL's thread goes, with the harness in place of
-/// NCCL.
+/// Runs the tool that shows how NCCL's thread spends its time, with the harness in the role of NCCL.
 #[test]
 fn calls_to_the_plugin_are_noted_and_read() {
     let name = "calls_to_the_plugin_are_noted_and_read";
@@ -405,8 +403,8 @@ fn calls_to_the_plugin_are_noted_and_read() {
         (Ok(built), Ok(())) => built,
         (Err(reason), _) | (_, Err(reason)) => return skipped(&reason),
     };
-    // Each process keeps its last calls. If one had no CPU for long, the other's last calls are
-    // looks that found nothing, and no message appears in both.
+    // Each process keeps its last calls. If one had no CPU for long, the other's last calls are polls without a result,
+    // and no message appears in both.
     let lines = ["receiving", "isend in process 0 until seen", "seen in process 1 until its next"];
     let mut said = String::new();
     let is_whole = (0..3).any(|_| {
@@ -416,7 +414,7 @@ fn calls_to_the_plugin_are_noted_and_read() {
     assert!(is_whole, "not all of {lines:?} in\n{said}");
 }
 
-/// One run with its calls noted, as the script reads them.
+/// Runs once with its calls recorded, and returns the script's output.
 fn noted_calls(built: &Built, name: &str) -> String {
     let notes = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&notes);

@@ -1,8 +1,8 @@
-//! What spans cost: writes between two engines of this process, with and without spans, in turn.
+//! Cost of spans: writes between two engines of this process, alternating with and without spans.
 //!
-//! `cargo run --release -p polyrail-otel --example cost -- 65536 64 9` makes nine rounds of a second each, with 64 writes
-//! of 64 KiB outstanding. Each round has notifications alone, spans with one trace of a hundred, and spans of all.
-//! An exporter in this process takes the spans in batches and drops them.
+//! `cargo run --release -p polyrail-otel --example cost -- 65536 64 9` makes nine rounds of a second each, with 64
+//! writes of 64 KiB outstanding. Each round measures notifications alone, spans with one trace of a hundred, and spans
+//! of all. An exporter in this process takes the spans in batches and drops them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes for that long and gives bytes per second.
+    /// Writes for `time` and returns bytes per second.
     fn run(&self, spans: Option<&Spans>, time: Duration) -> Result<f64, Failed> {
         let begin = Instant::now();
         let (mut outstanding, mut done) = (VecDeque::<Transfer>::new(), 0);
@@ -83,7 +83,7 @@ fn main() -> Result<(), Failed> {
     let provider = SdkTracerProvider::builder().with_batch_exporter(Dropping).build();
     let some = Spans::new(provider.tracer("polyrail"), 0.01)?;
     let all = Spans::new(provider.tracer("polyrail"), 1.0)?;
-    // The other end follows what the context says, so one observer serves both.
+    // The other end follows the context's decision, so one observer serves both.
     let rails = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
     let config = Config::builder().set("rails", rails)?.set("path", "tcp")?.build()?;
     let reader =

@@ -7,16 +7,16 @@ use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::TraceContextExt;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-/// What begins a notification that carries a context. A program's own notifications hardly begin so.
+/// Prefix of a notification that carries a context. A program's own notifications are unlikely to start with it.
 const MARK: &[u8] = b"\0w3c-trace:";
 
-/// The most bytes of a context. W3C lets `tracestate` be cut to 512 characters.
+/// Maximum bytes of a context. W3C allows `tracestate` to be cut to 512 characters.
 const MOST: usize = 1024;
 
-/// The length of a `traceparent`: `00-TRACE-SPAN-FLAGS`. The library takes shorter ones, too.
+/// Length of a `traceparent`: `00-TRACE-SPAN-FLAGS`. The library accepts shorter ones, too.
 const PARENT_LEN: usize = 55;
 
-/// Puts the context in front: mark, `traceparent`, perhaps a space and `tracestate`, newline.
+/// Puts the context in front: mark, `traceparent`, optionally a space and `tracestate`, newline.
 pub(crate) fn put(context: &Context, notification: &[u8]) -> Vec<u8> {
     let mut fields = HashMap::new();
     TraceContextPropagator::new().inject_context(context, &mut fields);
@@ -31,7 +31,7 @@ pub(crate) fn put(context: &Context, notification: &[u8]) -> Vec<u8> {
     [MARK, line.as_bytes(), b"\n", notification].concat()
 }
 
-/// The context of a peer, and the notification behind it; `None` where there is none, or none that is valid.
+/// Splits a notification into a peer's context and the rest. `None` if there is no valid context.
 pub(crate) fn take(data: &[u8]) -> Option<(Context, &[u8])> {
     let rest = data.strip_prefix(MARK)?;
     let end = rest.iter().take(MOST + 1).position(|byte| *byte == b'\n')?;
@@ -44,7 +44,7 @@ pub(crate) fn take(data: &[u8]) -> Option<(Context, &[u8])> {
         ("traceparent".to_owned(), parent.to_owned()),
         ("tracestate".to_owned(), state.to_owned()),
     ]);
-    // Nothing of this thread may show through a context that is wrong.
+    // This thread's context must not show through an invalid one.
     let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &fields);
     let is_valid = context.span().span_context().is_valid();
     is_valid.then_some((context, &rest[end + 1..]))

@@ -19,7 +19,7 @@ pub trait Received: Send + Sync {
         Some(data)
     }
 
-    /// As [`Observer::lost`].
+    /// Like [`Observer::lost`].
     fn lost(&self, peer: &Peer, why: &LostReason) {
         let _ = (peer, why);
     }
@@ -30,20 +30,20 @@ struct Unseen;
 
 impl Received for Unseen {}
 
-/// An observer of an engine that makes a span of each notification whose sender began one, and takes the
-/// context off. All other notifications are left as they are.
+/// An engine's observer that makes a span for each notification whose sender began one, and removes the context. All
+/// other notifications stay unchanged.
 pub struct Joined<T = BoxedTracer> {
     spans: Spans<T>,
     then: Arc<dyn Received>,
 }
 
 impl<T> Joined<T> {
-    /// For a program that asks the engine for its notifications.
+    /// Creates an observer for a program that takes notifications from the engine.
     pub fn new(spans: &Spans<T>) -> Self {
         Self::before(spans, Arc::new(Unseen))
     }
 
-    /// For a program that handles notifications in its own observer.
+    /// Creates an observer for a program that handles notifications in its own observer.
     pub fn before(spans: &Spans<T>, then: Arc<dyn Received>) -> Self {
         Self { spans: spans.clone(), then }
     }

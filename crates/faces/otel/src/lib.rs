@@ -1,12 +1,11 @@
 //! Spans of transfers for OpenTelemetry.
 //!
-//! A program that posts a transfer makes a [`TransferSpan`] for it, and the transfer's end ends the span. The
-//! span's context travels in the transfer's notification, as W3C Trace Context writes it, so a span of the other
-//! end ([`Joined`]) is its child, in the same trace. The program's own tracer makes both spans, so its exporter
-//! sends them.
+//! A program that posts a transfer makes a [`TransferSpan`] for it, and the transfer's end ends the span. The span's
+//! context travels in the transfer's notification, in the format of W3C Trace Context, so a span of the other end
+//! ([`Joined`]) is its child, in the same trace. The program's own tracer makes both spans, so its exporter sends them.
 //!
-//! The engine knows nothing of this: the crate is built on its public callbacks, and a program that does not
-//! use it has no OpenTelemetry in it.
+//! The engine does not depend on this crate, which uses its public callbacks. A program that does not use the crate has
+//! no OpenTelemetry in it.
 //!
 //! ```no_run
 //! use std::sync::Arc;

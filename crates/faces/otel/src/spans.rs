@@ -10,11 +10,11 @@ use polyrail::{Outcome, Peer, TransferError};
 
 use crate::carry;
 
-/// A share of traces outside of 0 to 1.
+/// Error for a share of traces outside of 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("sample_ratio = `{0}`; allowed: 0 to 1")]
 pub struct SampleRatioError(
-    /// The share that was given.
+    /// The given share.
     pub f64,
 );
 
@@ -36,8 +36,8 @@ impl<T> fmt::Debug for Spans<T> {
     }
 }
 
-/// The span of one transfer, from its making to the transfer's end. One that is dropped before, because posting
-/// failed, ends there, without a number of bytes. If the trace is not kept there is no span, and all of this does nothing.
+/// Span of one transfer, from its creation to the transfer's end. If it is dropped before, because posting failed, it
+/// ends there, without a number of bytes. If the trace is not kept there is no span, and all methods do nothing.
 #[derive(Debug)]
 pub struct TransferSpan {
     context: Context,
@@ -50,8 +50,8 @@ where
     T::Span: Send + Sync + 'static,
 {
     /// Makes spans with this tracer, such as `opentelemetry::global::tracer("polyrail")`. `sample_ratio`, from 0 to 1,
-    /// is the share to keep of the traces that begin here. The sampler of the tracer's provider may keep fewer. For
-    /// traces that began elsewhere the decision made there holds.
+    /// is the share to keep of the traces that begin here. The sampler of the tracer's provider may keep fewer. Traces
+    /// that began elsewhere follow the decision made there.
     ///
     /// # Errors
     /// `sample_ratio` is outside of 0 to 1.
@@ -62,10 +62,10 @@ where
         Ok(Self { tracer: Arc::new(tracer), sample_ratio })
     }
 
-    /// Begins the span of a transfer to a peer, as a child of `parent`'s span if it has one. Make it right before
-    /// you post.
+    /// Begins the span of a transfer to a peer, as a child of `parent`'s span if it has one. Call it right before
+    /// posting.
     pub fn transfer(&self, parent: &Context, name: &'static str, peer: &Peer) -> TransferSpan {
-        // Make no span that would be dropped later: it would cost a fifth of the rate of small writes.
+        // A span that is dropped later would cost a fifth of the rate of small writes.
         if !parent.span().span_context().is_valid() && fastrand::f64() >= self.sample_ratio {
             return TransferSpan { context: parent.clone(), is_kept: false };
         }
@@ -92,18 +92,18 @@ where
 }
 
 impl TransferSpan {
-    /// The notification with the span's context in front. The other end needs a [`crate::Joined`], which takes it
-    /// off again.
+    /// Returns the notification with the span's context in front. The other end needs a [`crate::Joined`], which
+    /// removes it.
     pub fn carry(&self, notification: &[u8]) -> Vec<u8> {
         if self.is_kept { carry::put(&self.context, notification) } else { notification.to_vec() }
     }
 
-    /// The span's context, for spans below it; the parent's, if the trace is not kept.
+    /// Context of the span, for child spans. If the trace is not kept, the parent's.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The transfer is over. Only the first call counts.
+    /// Ends the span when the transfer is over. Only the first call counts.
     pub fn end(&self, result: &Result<Outcome, TransferError>) {
         if !self.is_kept {
             return;

@@ -16,7 +16,7 @@ use polyrail_otel::{Joined, Received};
 
 type Spans = polyrail_otel::Spans<SdkTracer>;
 
-/// Far longer than anything here takes.
+/// Far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A program's tracer provider, with an exporter that keeps all spans.
@@ -55,7 +55,7 @@ fn value(span: &SpanData, key: &str) -> Option<Value> {
     span.attributes.iter().find(|one| one.key.as_str() == key).map(|one| one.value.clone())
 }
 
-/// Two engines; the second one may write to the first one's memory.
+/// Two engines. The second one may write to the first one's memory.
 struct Ends {
     reader: Engine,
     writer: Engine,
@@ -147,7 +147,7 @@ fn about_as_many_traces_are_kept_as_asked_and_each_is_whole() {
     };
     let (sent, received) = (traces(&writes), traces(&reads));
     assert_eq!(sent, received);
-    // 100 are expected; five deviations away from that is one run in a million.
+    // The expected number is 100; five deviations away from that is one run in a million.
     assert!((57..=143).contains(&sent.len()), "{}", sent.len());
 }
 

@@ -1,10 +1,10 @@
-//! Arguments of which PyO3's own errors would not say what is allowed.
+//! Checks of arguments for which PyO3's own errors would not list the allowed values.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
-/// A copy of the bytes of whatever has the buffer protocol.
+/// Copies the bytes of any object with the buffer protocol.
 pub(crate) fn bytes(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return Ok(bytes.as_bytes().to_vec());
@@ -19,17 +19,17 @@ pub(crate) fn bytes(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> 
     }
 }
 
-/// The tag of a message.
+/// Reads the tag of a message.
 pub(crate) fn tag(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     number("tag", given)
 }
 
-/// Where memory begins.
+/// Reads the address of memory.
 pub(crate) fn address(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     number("address", given)
 }
 
-/// How long memory is.
+/// Reads the length of memory.
 pub(crate) fn nbytes(given: &Bound<'_, PyAny>) -> PyResult<u64> {
     number("nbytes", given)
 }
@@ -43,7 +43,7 @@ fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     })
 }
 
-/// Refuses an argument, or one item of it.
+/// Error for an argument, or one item of it, of the wrong type.
 pub(crate) fn wrong_type(field: &str, given: &Bound<'_, PyAny>, allowed: &str) -> PyErr {
     match given.get_type().name() {
         Ok(name) => PyTypeError::new_err(format!("{field} has a {name}; allowed: {allowed}")),

@@ -35,27 +35,27 @@ use crate::waiting::{self, wait};
 pub(crate) struct Engine {
     pub(crate) engine: polyrail::Engine,
     is_closed: AtomicBool,
-    /// Left when it closes.
+    /// Groups to leave when it closes.
     groups: Mutex<Vec<Weak<polyrail_rendezvous::Group>>>,
 }
 
-/// The half of the package that knows asyncio.
+/// The part of the package that handles asyncio.
 pub(crate) fn asyncio(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let import = || PyModule::import(py, "polyrail._aio").map(Bound::unbind);
     Ok(MODULE.get_or_try_init(py, import)?.bind(py))
 }
 
-/// What serializes, as Python's own types.
+/// Converts a serializable value to Python's own types.
 fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(value).map_err(|e| PyValueError::new_err(e.to_string()))?;
     PyModule::import(py, "json")?.call_method1("loads", (text,))
 }
 
-/// The most addresses of one name that are tried.
+/// Maximum number of addresses tried per name.
 const PER_NAME: usize = 16;
 
-/// The addresses of `HOST:PORT`, and the invitation if `/INVITATION` is behind it.
+/// Parses `HOST:PORT`, optionally followed by `/INVITATION`, and resolves the addresses.
 fn place(text: &str) -> PyResult<(Vec<SocketAddr>, Option<Invitation>)> {
     let wrong = |why: &dyn std::fmt::Display| {
         PyValueError::new_err(format!(
@@ -78,7 +78,7 @@ fn place(text: &str) -> PyResult<(Vec<SocketAddr>, Option<Invitation>)> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Closing tells peers, which takes a moment; other threads of Python go on meanwhile.
+        // Closing sends goodbyes, which takes a moment. Other Python threads run meanwhile.
         if !*self.is_closed.get_mut() {
             Python::try_attach(|py| py.detach(|| self.end()));
         }
@@ -86,14 +86,14 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// It was joined to a group, which it leaves when it closes.
+    /// Records that the engine has joined a group, which it leaves when it closes.
     pub(crate) fn note_group(&self, group: &Arc<polyrail_rendezvous::Group>) {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|group| group.strong_count() > 0);
         groups.push(Arc::downgrade(group));
     }
 
-    /// Refuses what is of no use to anybody once the engine is closed, by an exception of this class.
+    /// Raises this exception class if the engine is closed.
     pub(crate) fn check_open(&self, class: &str) -> PyResult<()> {
         match self.closed() {
             false => Ok(()),
@@ -225,7 +225,7 @@ impl Engine {
         let data = data.unwrap_or_default();
         self.check_open("EngineError")?;
         let written = py.detach(|| self.engine.publish_with(&path, &data));
-        // Python names the file of such an error only if it is told.
+        // Python adds a file name to such an error only if it gets one.
         Ok(written.map_err(|error| {
             std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?)
@@ -434,7 +434,7 @@ impl Engine {
         let request = request::notify(peer, data, timeout)?;
         let none = PyTuple::empty(slf.py()).unbind();
         let transfer = Transfer::post(slf, none, |engine| engine.post(request))?;
-        // It has a copy of the data, so no memory can go before it is over.
+        // It has a copy of the data, so no memory is freed before it is over.
         transfer.detach();
         Ok(transfer)
     }

@@ -1,4 +1,4 @@
-//! Groups: engines that find each other at the place that the setting `rendezvous` names.
+//! Groups: engines that find each other at the place in the setting `rendezvous`.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -41,7 +41,7 @@ fn wrong_name(field: &str, error: &NameError) -> PyErr {
 }
 
 impl Group {
-    /// Joins on a thread of its own, so that Ctrl-C ends the wait; the thread then ends at the timeout.
+    /// Joins on a separate thread, so that Ctrl-C ends the wait. The thread then ends at the timeout.
     pub(crate) fn join(
         py: Python<'_>,
         engine: &Engine,
@@ -59,7 +59,7 @@ impl Group {
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("pr-join".to_owned());
         thread.spawn(move || {
-            // Nobody takes it if the wait has ended, and then it is left again.
+            // If the wait has ended, the group is not received, and is left again.
             let _ = sender.send(polyrail_rendezvous::join(&own, &wanted));
         })?;
         let receiver = std::sync::Mutex::new(receiver);
@@ -92,7 +92,7 @@ fn members(found: Vec<polyrail_rendezvous::Member>) -> Vec<Member> {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Leaving tells others; threads of Python go on meanwhile.
+        // Leaving notifies the others. Other Python threads run meanwhile.
         Python::try_attach(|py| py.detach(|| self.group.end()));
     }
 }

@@ -1,8 +1,8 @@
-//! The compiled half of the Python package `polyrail`: the engine's API as Python classes. The other
-//! half is in `python/polyrail`: errors, what asyncio needs, and the types for checkers.
+//! The compiled half of the Python package `polyrail`: the engine's API as Python classes. The other half is in
+//! `python/polyrail`: errors, asyncio support, and types for checkers.
 //!
-//! No Python runs on a thread of the engine. So no thread of the engine ever waits for the
-//! interpreter, and whoever holds the interpreter may wait for the engine.
+//! No Python runs on a thread of the engine. So engine threads never wait for the interpreter, and a thread that holds
+//! the interpreter may wait for the engine.
 
 mod arguments;
 mod engine;

@@ -1,4 +1,4 @@
-//! Remote engines, and what they tell.
+//! Remote engines and their notifications.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -26,11 +26,11 @@ pub(crate) struct Region {
     is_read_only: bool,
     /// Regions end with their engine, so a region keeps it.
     engine: Py<Engine>,
-    /// A weak reference to this region, whose callback ends it.
+    /// Weak reference to this region, whose callback ends it.
     ///
-    /// The collector of cycles takes their objects apart in any order, so it may free the memory before it clears the
-    /// region. Before it takes anything apart it calls back weak references from outside of the cycle, and this is one
-    /// for it: `__traverse__` does not show it.
+    /// The cycle collector clears objects in any order, so it may free the memory before it clears the region. Before
+    /// it clears anything it runs the callbacks of weak references from outside of the cycle. This reference counts as
+    /// one of those, because `__traverse__` does not show it.
     ending: PyOnceLock<Py<PyAny>>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct RemoteSlice {
     offset: u64,
 }
 
-/// What peers may do with a region, by name.
+/// Parses the name of peers' access to a region.
 fn access(name: &str) -> PyResult<Access> {
     match name {
         "all" => Ok(Access::ALL),
@@ -71,7 +71,7 @@ fn access(name: &str) -> PyResult<Access> {
     }
 }
 
-/// Peers, or the numbers of their engines.
+/// Reads peers, or instance numbers of engines.
 fn instances(peers: &Bound<'_, PyAny>) -> PyResult<Vec<InstanceId>> {
     let wrong = |given: &Bound<'_, PyAny>| {
         let allowed = "Peers or the instances of peers, in a list";
@@ -127,12 +127,12 @@ impl Region {
         Ok(made.unbind())
     }
 
-    /// All of it, to be read from.
+    /// The whole region, as the source of a transfer.
     pub(crate) fn all(&self) -> polyrail::RegionSlice {
         self.region.all()
     }
 
-    /// Refuses memory that may only be read, where the engine would write it.
+    /// Refuses read-only memory that the engine would write.
     pub(crate) fn check_writable(&self) -> PyResult<()> {
         match self.is_read_only {
             false => Ok(()),
@@ -142,7 +142,7 @@ impl Region {
         }
     }
 
-    /// Refuses what no transfer could use any more.
+    /// Refuses a region that no transfer can use any more.
     fn check_open(&self) -> PyResult<()> {
         match self.keeper.is_released() {
             false => self.engine.get().check_open("RegionError"),
@@ -159,8 +159,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A region of a device may wait for peers; others of Python go on meanwhile. There is no
-        // interpreter to leave when it is about to end.
+        // Ending a device's region may wait for peers. Other Python threads run meanwhile. During interpreter shutdown
+        // there is no lock to release.
         let ended = Python::try_attach(|py| py.detach(|| self.region.end()));
         if ended.is_none() {
             self.region.end();
@@ -326,8 +326,8 @@ impl RemoteSlice {
     }
 }
 
-/// Offset and length of `[start:stop]` in `size` bytes. Python's own slices end where the bytes end;
-/// here a transfer would then be shorter than somebody meant, so it is refused.
+/// Offset and length of `[start:stop]` in `size` bytes. Python's own slices are cut at the end. Here that would shorten
+/// a transfer unexpectedly, so it is refused.
 fn range(index: &Bound<'_, PyAny>, size: u64) -> PyResult<(u64, u64)> {
     let Ok(slice) = index.cast::<PySlice>() else {
         let text =

@@ -1,4 +1,4 @@
-//! Requests, from regions, slices and lists of them.
+//! Requests made from regions, slices and lists of them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::peer::Peer;
 use crate::region::{Region, RemoteRegion, RemoteSlice, Slice};
 use crate::waiting;
 
-/// The regions that a transfer uses: it keeps them, so that they don't end before it does.
+/// Regions that a transfer uses. Keeping them prevents their end before the transfer's.
 ///
-/// A tuple, which a prepared request and its transfers share, and of which the collector of cycles knows what it holds.
+/// A tuple, which a prepared request and its transfers share, and whose content the cycle collector can see.
 pub(crate) type Kept = Py<PyTuple>;
 
 /// Parts of this engine's memory.
@@ -28,7 +28,7 @@ struct Locals {
 }
 
 impl Locals {
-    /// What somebody gave as local memory; `is_filled` if the transfer writes there.
+    /// Reads local memory from an argument. `is_filled` is true if the transfer writes there.
     fn of(given: &Bound<'_, PyAny>, is_filled: bool) -> PyResult<Self> {
         let mut locals = Self::default();
         if !locals.push(given, is_filled)? {
@@ -42,7 +42,7 @@ impl Locals {
         Ok(locals)
     }
 
-    /// Whether it is a part, and not a list of them.
+    /// Adds a part. Returns false if the argument is not one, and so may be a list.
     fn push(&mut self, given: &Bound<'_, PyAny>, is_filled: bool) -> PyResult<bool> {
         let region = if let Ok(region) = given.cast::<Region>() {
             self.parts.push(region.get().all());
@@ -89,7 +89,8 @@ fn items<'py>(
     given.try_iter().map_err(|_| wrong_item(given, field, allowed))
 }
 
-/// A buffer is a sequence, too, and its items are not what somebody gave by mistake.
+/// Chooses the value to blame in an error. A buffer is a sequence, too, and then the buffer is the mistake, not its
+/// items.
 fn culprit<'a, 'py>(
     given: &'a Bound<'py, PyAny>,
     item: &'a Bound<'py, PyAny>,
@@ -103,7 +104,7 @@ fn wrong_item(given: &Bound<'_, PyAny>, field: &str, allowed: &str) -> PyErr {
     arguments::wrong_type(field, given, &allowed)
 }
 
-/// A write, with its notification.
+/// Builds a write, with its notification.
 pub(crate) fn write(
     peer: &Peer,
     memory: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
@@ -118,7 +119,7 @@ pub(crate) fn write(
     one_sided(request, memory, false, timeout)
 }
 
-/// A notification alone.
+/// Builds a notification.
 pub(crate) fn notify(
     peer: &Peer,
     data: &Bound<'_, PyAny>,

@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use crate::arguments;
 use crate::errors;
 
-/// What is said later goes before what was said earlier; all of it goes before the environment.
+/// Reads settings. Later ones override earlier ones, and all override the environment.
 pub(crate) fn read(given: &[Option<&Bound<'_, PyDict>>], env: bool) -> PyResult<Config> {
     let mut builder = Config::builder();
     if env {
@@ -24,7 +24,7 @@ pub(crate) fn read(given: &[Option<&Bound<'_, PyDict>>], env: bool) -> PyResult<
     builder.build().map_err(|error| errors::engine(EngineError::Config(error)))
 }
 
-/// A value as one types it: lists with commas.
+/// Formats a value as a user would type it: lists with commas.
 fn text(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(flag) = value.cast::<PyBool>() {
         return Ok(flag.is_true().to_string());

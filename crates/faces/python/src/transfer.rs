@@ -1,4 +1,4 @@
-//! Transfers, how they end, and requests that are posted again and again.
+//! Transfers, their results, and requests that are posted repeatedly.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,10 +20,10 @@ use crate::waiting;
 /// It keeps the regions that it uses. One of `Engine.notify` uses none, and is detached from the start.
 #[pyclass(frozen, weakref, module = "polyrail")]
 pub(crate) struct Transfer {
-    /// Taken when the object ends, and never before.
+    /// Taken when the object is dropped, and never before.
     transfer: Option<polyrail::Transfer>,
     is_detached: AtomicBool,
-    // Behind the transfer: regions may end when it is over.
+    // Dropped after the transfer: regions may end when it is over.
     kept: Kept,
     engine: Py<Engine>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Prepared {
 }
 
 impl Transfer {
-    /// Posts a transfer while other threads of Python run.
+    /// Posts a transfer while other Python threads run.
     pub(crate) fn post(
         engine: &Bound<'_, Engine>,
         kept: Kept,
@@ -74,7 +74,7 @@ impl Drop for Transfer {
     }
 }
 
-/// The outcome, or the exception.
+/// Converts a result to the outcome or the exception.
 fn outcome(ended: Result<polyrail::Outcome, TransferError>) -> PyResult<Outcome> {
     let outcome = ended.map_err(|error| errors::transfer(&error))?;
     Ok(Outcome { nbytes: outcome.bytes, seconds: outcome.duration.as_secs_f64() })

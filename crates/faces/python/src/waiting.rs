@@ -1,27 +1,27 @@
-//! Waiting: without the interpreter's lock, and so that Ctrl-C ends it.
+//! Waiting without the interpreter's lock, interruptible by Ctrl-C.
 
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// How often Python looks for signals while it waits: only its main thread may handle them, and the
-/// engine's calls do not end when one comes.
+/// Interval at which Python checks for signals while it waits: only its main thread may handle them, and the engine's
+/// calls are not interrupted by signals.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(100);
 
-/// Reads a timeout in seconds; `None` is for ever.
+/// Reads a timeout in seconds. `None` means forever.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else { return Ok(None) };
     if seconds.is_nan() || seconds < 0.0 {
         let text = format!("timeout is {seconds}; allowed: seconds, 0 or more, or None");
         return Err(PyValueError::new_err(text));
     }
-    // More seconds than a `Duration` holds are for ever, too.
+    // More seconds than a `Duration` holds mean forever, too.
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
-/// Asks `look`, which waits at most as long as it is told, until it has an answer. `None`: there was
-/// none within the timeout. Other threads of Python run meanwhile.
+/// Calls `look`, which waits at most for the given time, until it returns a value. Returns `None` after the timeout.
+/// Other Python threads run meanwhile.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,

@@ -1,5 +1,5 @@
-//! The package as users get it: a wheel, installed in a fresh environment, under pytest. The variable `TEST_PYTHON`
-//! names another interpreter than `python3`. What is about PyTorch runs with an interpreter that has it.
+//! Tests of the package as users get it: a wheel, installed in a fresh environment, under pytest. The variable
+//! `TEST_PYTHON` names an interpreter other than `python3`. The tests of PyTorch run with an interpreter that has it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,10 +14,10 @@ const RUN_TORCH: &str = "apt-get install python3-torch, and cargo test -p polyra
 
 const PIP: &[&str] = &["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
 
-/// What pip installs beside the wheel.
+/// Packages that pip installs beside the wheel.
 const NEEDED: &[&str] = &["maturin>=1.9.4,<2", "numpy", "pytest"];
 
-/// Runs a command to its end; what it wrote, if it failed.
+/// Runs a command to its end. Returns its output on failure.
 fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, words: &[S]) -> Result<(), String> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(program.as_ref());
@@ -37,7 +37,7 @@ fn scratch() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned()
 }
 
-/// Whether the interpreter can run this program.
+/// Checks that the interpreter can run this program.
 fn can(python: &str, program: &str) -> Result<(), String> {
     run(python, &["-c", program]).map_err(|why| {
         let last = why.lines().last().unwrap_or_default();
@@ -45,7 +45,7 @@ fn can(python: &str, program: &str) -> Result<(), String> {
     })
 }
 
-/// Makes an environment of that name and installs these in it. What stands against it, if anything does.
+/// Creates an environment with that name and installs these packages in it. Returns the reason on failure.
 fn environment(
     base: &str,
     name: &str,
@@ -67,7 +67,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("the target folder's name is text")
 }
 
-/// Builds the wheel with what is installed beside this interpreter.
+/// Builds the wheel with the packages installed beside this interpreter.
 fn build_wheel(python: &Path) -> PathBuf {
     let wheels = scratch().join("wheels");
     let _ = fs::remove_dir_all(&wheels);
@@ -76,7 +76,7 @@ fn build_wheel(python: &Path) -> PathBuf {
     fs::read_dir(&wheels).unwrap().next().expect("a wheel was built").unwrap().path()
 }
 
-/// Installs the wheel and runs these tests of its own.
+/// Installs the wheel and runs these tests.
 fn install_and_test(python: &Path, wheel: &Path, tests: &[&str]) {
     run(python, &[PIP, &["--no-index", text(wheel)]].concat()).unwrap();
     let pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"];
@@ -86,7 +86,7 @@ fn install_and_test(python: &Path, wheel: &Path, tests: &[&str]) {
 #[test]
 fn the_installed_wheel_passes_its_tests() {
     let base = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    // A distribution's package has PyTorch for its own interpreter alone.
+    // A distribution's package has PyTorch for its own interpreter only.
     let bases = [base.as_str(), "/usr/bin/python3"];
     let with_torch = bases.into_iter().find(|base| can(base, "import torch").is_ok());
     // Pip uses one CPU, and the compiler waits for it.

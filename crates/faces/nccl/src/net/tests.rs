@@ -1,5 +1,4 @@
-//! How connections come about, and what the tests of connections in use share: `messages`,
-//! `announcements` and `liars`.
+//! Setup of connections, and helpers for the tests of established connections: `messages`, `announcements` and `liars`.
 
 mod announcements;
 mod liars;
@@ -40,7 +39,7 @@ fn taken<'a>(call: impl Fn() -> Result<Option<&'a Request>, CallError>) -> &'a R
     taken.unwrap()
 }
 
-/// A listener with somebody who waits to be accepted, and who that is.
+/// A listener with a connection that waits to be accepted, and that connection.
 fn asked(here: &Net, there: &Net) -> (Arc<Listener>, Attempt) {
     let (listener, handle) = here.listen().unwrap();
     let mut attempt = there.begin(Handle::decode(&handle).unwrap()).unwrap();
@@ -51,7 +50,7 @@ fn asked(here: &Net, there: &Net) -> (Arc<Listener>, Attempt) {
     (listener, attempt)
 }
 
-/// A connection from there to here.
+/// A connection from `there` to `here`.
 fn connected(here: &Net, there: &Net) -> (Arc<SendEnd>, Arc<RecvEnd>) {
     let (listener, mut attempt) = asked(here, there);
     let recv = accept(&here.hub, &listener).unwrap().unwrap();

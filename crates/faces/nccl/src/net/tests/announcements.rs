@@ -1,4 +1,4 @@
-//! What receives announce to the sender: when it leaves, with what, and that none of it is lost.
+//! Announcements of receives to the sender: when they leave, in which messages, and that none is lost.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ fn what_receives_announce_leaves_together_when_one_is_tested() {
     let until_still = || {
         until("the connections are made", || {
             let before = said();
-            // For so long nothing may be sent.
+            // Nothing may be sent for this long.
             std::thread::sleep(Duration::from_millis(20));
             said() == before
         });
@@ -49,12 +49,12 @@ fn what_receives_announce_leaves_together_when_one_is_tested() {
         region.read_at(0, &mut bytes).unwrap();
         assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8));
     }
-    // One notification for four receives, and what engines say to each other.
+    // One notification for four receives, plus messages of the engines themselves.
     let notes = said() - before;
     assert!((1..4).contains(&notes), "{notes} messages");
 }
 
-/// Messages of eight bytes one after the other, each received before the next.
+/// Messages of eight bytes one after another, each received before the next.
 struct Small<'a> {
     send: &'a SendEnd,
     recv: &'a RecvEnd,
@@ -86,7 +86,7 @@ impl<'a> Small<'a> {
     }
 }
 
-/// Chunks that the express engine of a process has sent.
+/// Chunks sent by a process's caller-driven engine.
 fn sent_by_express(net: &Net) -> u64 {
     let peers = net.express.as_ref().unwrap().engine().stats().peers;
     peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_chunks).sum()
@@ -111,7 +111,7 @@ fn what_small_receives_have_to_say_goes_with_messages() {
     }
     let sent = sent_by_express(&here) + sent_by_express(&there) - before;
     assert_eq!(sent, 8 * WINDOW, "a message for each, and no more");
-    // With no traffic the other way, it travels alone.
+    // Without traffic the other way, announcements travel alone.
     let before = sent_by_express(&here);
     (0..4 * WINDOW).for_each(|_| ping.exchange());
     let notes = sent_by_express(&here) - before;
@@ -124,7 +124,7 @@ fn what_an_express_way_that_is_lost_should_have_taken_along_is_said_again() {
     let (here, there) = (net(&hub), net(&other));
     let (send, recv) = connected(&here, &there);
     let small = Small::new((&here, &recv), (&there, &send));
-    // Until something is left, and no message comes by to take it along.
+    // Repeat until an announcement is queued with no message to carry it.
     until("nothing is left", || {
         small.exchange();
         recv.has_left_something()
@@ -137,7 +137,7 @@ fn what_an_express_way_that_is_lost_should_have_taken_along_is_said_again() {
     let peer = here.express.as_ref().unwrap().engine().peers().pop().unwrap();
     hub.lost(&peer, &polyrail::LostReason::Removed);
     until("it is held for ever", || {
-        // As whoever tests something in that process does.
+        // Like any test of a request in that process.
         hub.batches.flush();
         held.test() == Progress::Done { bytes: 8 }
     });
@@ -166,8 +166,7 @@ fn receives_are_announced_though_only_sends_are_tested() {
         let into = recv.end.regions.add(&to.engine, memory(), 1000).unwrap();
         let source = send.end.regions.add(&from.engine, memory(), 1000).unwrap();
         taken(|| recv.receive(into, 1000, LEN));
-        // The second one stays under way: a process without a request to test would send
-        // nothing.
+        // The second message stays pending: a process without a request to test would send nothing.
         for _ in 0..2 {
             taken(|| send.send(source, 1000, LEN));
         }
@@ -208,7 +207,7 @@ fn what_is_posted_counts_though_it_is_heard_before_the_welcome() {
     let (source, target) = (from(&first), into(&firsts));
     until("no express way", || {
         let received = taken(|| firsts.receive(target, 1000, 8));
-        // Both ends are asked, as NCCL asks them: what was posted may leave with a later call only.
+        // Both ends are tested, as NCCL does: a posted message may leave only with a later call.
         let sent = taken(|| {
             received.test();
             first.send(source, 1000, 8)
@@ -224,7 +223,7 @@ fn what_is_posted_counts_though_it_is_heard_before_the_welcome() {
         let mut ahead: VecDeque<_> = (0..MAX_REQUESTS).map(|_| take()).collect();
         let mut send = None;
         until("not connected", || {
-            // As some other connection of the process does.
+            // Like another connection of the process.
             engine.progress();
             send = there.advance(&mut attempt).unwrap();
             send.is_some()

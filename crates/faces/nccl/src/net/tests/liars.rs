@@ -1,10 +1,11 @@
-//! A process that has proven itself and lies: what it may have this one connect to, and how much it may leave here.
+//! An authenticated process that lies: the engines it can make this one connect to, and the amount of state it can
+//! leave here.
 
 use super::*;
 use crate::hub::MOST_WAITING;
 use crate::wire::ExpressCard;
 
-/// An engine that speaks the messages of the plugin by itself, and the listener that it has the handle of.
+/// An engine that sends the plugin's messages itself, and the listener handle that it has.
 struct Liar {
     engine: Engine,
     peer: Peer,
@@ -29,7 +30,7 @@ impl Liar {
         self.engine.notify(&self.peer, &message).unwrap().join().unwrap();
     }
 
-    /// The ends that were refused.
+    /// Numbers of the refused ends.
     fn refused(&self, count: usize) -> Vec<u64> {
         let mut refused = Vec::new();
         until("no refusal", || {
@@ -49,13 +50,13 @@ fn engine_at(rails: &str, name: &str) -> Engine {
     Engine::builder().config(config).name(name).build().unwrap()
 }
 
-/// An engine that the express engine here would connect to, and not wait for.
+/// An engine that the local caller-driven engine would connect to, and not wait for.
 fn greater_than(here: &Net, rails: &str, name: &str) -> Engine {
     let own = here.express.as_ref().unwrap().engine().instance();
     (0..1000).map(|_| engine_at(rails, name)).find(|engine| engine.instance() > own).unwrap()
 }
 
-/// The express engines that were taken for those of the arrivals.
+/// Engines that were accepted as the caller-driven engines of the arrivals.
 fn taken_over(listener: &Listener, count: usize) -> Vec<Option<InstanceId>> {
     (0..count).map(|_| listener.pop().expect("it has arrived").express).collect()
 }
@@ -68,7 +69,7 @@ fn who_says_hello_names_no_engine_at_other_addresses_and_none_of_another_process
         let liar = Liar::at(&handle);
         let name = if is_named { liar.engine.companion_name() } else { "another".to_owned() };
         let elsewhere = greater_than(&here, rails, &name);
-        // The first card counts, so a right one comes too late.
+        // The first card counts, so a correct one comes too late.
         liar.says(1, Some(&elsewhere));
         liar.says(2, Some(&greater_than(&here, "127.0.0.1", &liar.engine.companion_name())));
         assert_eq!(taken_over(&listener, 2), [None, None]);
@@ -90,7 +91,7 @@ fn a_process_has_one_express_engine_however_often_it_says_hello() {
     assert_eq!(taken_over(&listener, 4), [first, None, None, first]);
     let peers = here.express.as_ref().unwrap().engine().peers();
     assert_eq!(peers.iter().map(Peer::instance).collect::<Vec<_>>(), [mates[0].instance()]);
-    // When the process is gone, so is its engine, as soon as another one comes.
+    // When the process is gone, its engine is removed as soon as another process arrives.
     let gone = liar.engine.instance();
     drop(liar);
     until("it is not gone", || here.engine.peer(gone).is_none());
@@ -98,7 +99,7 @@ fn a_process_has_one_express_engine_however_often_it_says_hello() {
     let mate = greater_than(&here, "127.0.0.1", &other.engine.companion_name());
     other.says(1, Some(&mate));
     assert_eq!(taken_over(&listener, 1), [Some(mate.instance())]);
-    // It says good-bye first.
+    // The removal begins with a goodbye.
     until("it stays", || {
         here.express.as_ref().unwrap().engine().progress();
         peers[0].lost().is_some()
@@ -117,7 +118,7 @@ fn a_listener_keeps_so_many_of_a_process_waiting_and_refuses_the_rest() {
     other.says(7, None);
     let waiting: Vec<u64> = std::iter::from_fn(|| listener.pop()).map(|a| a.from).collect();
     assert_eq!(waiting, (0..most).chain([7]).collect::<Vec<_>>());
-    // Those of processes that are gone make room.
+    // Arrivals of processes that are gone make room.
     (0..most).for_each(|from| other.says(from, None));
     let gone = other.engine.instance();
     drop(other);

@@ -1,4 +1,4 @@
-//! Messages of all sizes over a connection: which way they take, and that they arrive.
+//! Messages of all sizes over a connection: their path, and their arrival.
 
 use super::*;
 
@@ -38,11 +38,11 @@ fn small_messages_pass_through_no_proxy_and_could_take_every_rail() {
     let proxies_before = by_proxies();
     let start = Instant::now();
     (1..=256).for_each(exchange);
-    // So do the 16 messages that tell how many receives are posted.
+    // The 16 messages that announce posted receives use the lane, too.
     let noted = by_proxies() - proxies_before;
     assert!(noted < 8, "{noted} notes by proxies");
-    // One that finds too many which are not acknowledged yet takes a proxy. None waits for the
-    // thread that looks every 50 ms: that would take 12 s.
+    // A message that finds too many unacknowledged ones uses a progress thread. None waits for the thread that looks
+    // every 50 ms: that would take 12 s.
     let taken = by_express() - before;
     assert!(taken >= 64, "{taken} of 256");
     assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
