@@ -1,9 +1,9 @@
-//! Runs fuzzers' inputs (their corpora) in tests.
+//! Runs tests on fuzzers' inputs (their corpora).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The least files of a corpus. Fewer mean that it was lost.
+/// Minimum number of files in a corpus. Fewer mean that it was lost.
 const FILES_MIN: usize = 10;
 
 /// Prints the name of the file if a body panics.

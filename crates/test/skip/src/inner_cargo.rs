@@ -3,9 +3,9 @@
 use std::env;
 use std::process::Command;
 
-/// Keeps from `command`, a cargo or what calls one, what the outer cargo told this test of its
-/// package. Build scripts of crates like `ring` name those variables as their input, so with other
-/// values they and everything above them would be compiled again, and once more by the next outer cargo.
+/// Removes from `command`, which is cargo or calls it, the variables by which the outer cargo described this test's
+/// package. Build scripts of crates like `ring` declare those variables as input, so with other values they and all
+/// dependent crates would be compiled again, and once more by the next outer cargo.
 pub fn forget_package(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();

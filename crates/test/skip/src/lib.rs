@@ -1,10 +1,9 @@
-//! How a test says that it can't run on this machine because a right, a program or a device is
-//! missing.
+//! Reports that a test can't run on this machine because a permission, a program or a device is missing.
 //!
-//! A test has no third outcome, so one that is skipped passes. The test harness keeps what a
-//! passing test prints by `println!` and `eprintln!`, and nextest keeps all that its process
-//! writes. So a skip goes where neither can hide it, and where `CI` is `true` it is a failure.
-//! `crates/test/testkit/tests/skips.rs` refuses tests that end early in any other way.
+//! Tests have no third outcome, so a skipped test passes. The test harness hides what a passing test prints by
+//! `println!` and `eprintln!`, and nextest hides all output of its process. So a skip is reported in ways that neither
+//! can hide, and where `CI` is `true` it is a failure. `crates/test/testkit/tests/skips.rs` refuses tests that end
+//! early in any other way.
 //!
 //! The crate also has [`HeldPort`] for tests that start programs which listen, [`forget_package`] for
 //! tests that call cargo, and [`assert_corpus_holds`] for tests that run the body of a fuzzer.
@@ -24,11 +23,11 @@ pub use corpus::assert_corpus_holds;
 pub use inner_cargo::forget_package;
 pub use port::HeldPort;
 
-/// The environment variable that names a file in which every skip leaves a line.
+/// Environment variable that names a file to which every skip adds a line.
 pub const FILE_VARIABLE: &str = "SKIPPED_TESTS_FILE";
 
-/// Reports that the test on this thread is skipped, why, and which command would run it. The caller
-/// must return afterwards. In the line the name of the test program comes before that of the test.
+/// Reports that the test on this thread is skipped, the reason, and the command that would run it. The caller must
+/// return afterwards. The line contains the name of the test program, then that of the test.
 ///
 /// # Panics
 /// If the environment variable `CI` is `true`, or if the skip can't be reported.
@@ -37,8 +36,8 @@ pub fn skip(reason: impl Display, run: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let line = format!("SKIPPED {} {test}: {reason}; run: {run}\n", program());
-    // Unlike `eprintln!`, this goes to the file descriptor past the harness. One call writes the
-    // line, so that lines of several threads don't mix.
+    // Unlike `eprintln!`, this bypasses the harness and writes to the file descriptor. A single call writes the line,
+    // so that lines of several threads don't mix.
     io::stderr().write_all(line.as_bytes()).expect("standard error takes a line");
     if let Some(path) = env::var_os(FILE_VARIABLE) {
         let file = File::options().append(true).create(true).open(&path);
@@ -49,7 +48,7 @@ pub fn skip(reason: impl Display, run: &str) {
     assert!(is_allowed, "CI=true, where no test may be skipped: {line}");
 }
 
-/// The name of this program, without the hash that cargo appends.
+/// Name of this program, without the hash that cargo appends.
 fn program() -> String {
     let path = env::args_os().next().map(PathBuf::from).unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();

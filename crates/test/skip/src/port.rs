@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use rustix::net::{Shutdown, shutdown};
 
-/// A port of 127.0.0.1 for a program that can't take any and tell which one it has.
+/// A port of 127.0.0.1 for a program that can't choose a free one and report it.
 ///
-/// A port that was merely free a moment ago may be given to somebody else in between. The connection in here keeps
-/// it: as long as this lives, the kernel gives it only to who asks for this very port and sets `SO_REUSEADDR`, as
-/// servers do. Until one listens there, whoever connects is refused.
+/// A port that was free a moment ago may be given to another process in between. The connection in this value keeps it:
+/// while it lives, the kernel gives the port only to sockets that request this very port and set `SO_REUSEADDR`, as
+/// servers do. Until one listens there, connections are refused.
 #[derive(Debug)]
 pub struct HeldPort {
     address: SocketAddr,
@@ -19,8 +19,10 @@ pub struct HeldPort {
 const TRIES: usize = 100;
 
 impl HeldPort {
+    /// Holds a free port.
+    ///
     /// # Panics
-    /// If loopback takes no connection.
+    /// If loopback accepts no connection.
     #[expect(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> Self {
         Self::on(&[Ipv4Addr::LOCALHOST])
@@ -46,7 +48,7 @@ impl HeldPort {
         Some(Self { address, _connections: connections })
     }
 
-    /// Where it is, on the first address.
+    /// Address of the port. With several addresses, the first.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -59,7 +61,8 @@ impl HeldPort {
 fn connected(listener: &TcpListener) -> Option<[TcpStream; 2]> {
     let near = TcpStream::connect(listener.local_addr().ok()?).ok()?;
     let (far, _) = listener.accept().ok()?;
-    // A process that another thread is starting has a copy of the listener for a moment, on which it would go on to listen.
+    // A process that another thread is starting has a copy of the listener for a moment, which would continue to
+    // listen.
     shutdown(listener, Shutdown::Read).ok()?;
     Some([near, far])
 }
@@ -95,7 +98,7 @@ mod tests {
         drop((copy, held));
     }
 
-    /// All ports of a namespace would take long; of these it is one, if any.
+    /// Checking all ports of a namespace would take long; it would be one of these, if any.
     #[test]
     fn who_asks_for_any_port_gets_another() {
         let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 4)];

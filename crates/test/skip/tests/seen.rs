@@ -1,4 +1,4 @@
-//! What a skip looks like under the test harness: this program runs itself again to see.
+//! Output of a skip under the test harness: this program runs itself again to see it.
 
 use std::process::{Command, Output};
 use std::{env, fs};
@@ -7,7 +7,7 @@ use polyrail_skip::{FILE_VARIABLE, skip};
 
 const ROLE: &str = "SKIP_TEST_ROLE";
 
-/// A test of this file, in the role of one that has to be skipped.
+/// Runs a test of this file, in the role of one that has to be skipped.
 fn run_again(test: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test]).env_remove(FILE_VARIABLE).env_remove("CI");

@@ -1,11 +1,11 @@
-//! Moves messages from one GPU to another over the double, and gathers them there: every byte is checked, and
-//! the rate is printed, a line of JSON each.
+//! Moves messages from one GPU to another over the test plugin, and gathers them there. Checks every byte, and prints
+//! each rate as a line of JSON.
 //!
 //! ```text
 //! cargo run --release -p polyrail-testkit-plugin --example scatter_gpu
 //! ```
 //!
-//! With one GPU both ends are on it. Exit codes: 0 all is well, 1 not, and why.
+//! With one GPU both ends use it. Exit codes: 0 for success, 1 for a failure, with its reason.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -23,7 +23,7 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const MESSAGE: usize = 4 << 20;
-/// Messages that have memory of their own.
+/// Messages that have their own memory.
 const SLOTS: usize = 32;
 const MESSAGES: usize = 512;
 const SENDS: usize = 8;
@@ -33,7 +33,7 @@ const FRAGMENTS: usize = 2048;
 
 struct OnGpu(DeviceMemory);
 
-// SAFETY: the allocation is the value's own, and nobody has references to a GPU's memory.
+// SAFETY: the value owns the allocation, and there are no references to a GPU's memory.
 unsafe impl Memory for OnGpu {
     fn address(&self) -> *mut c_void {
         std::ptr::with_exposed_provenance_mut(self.0.address(0, 0).unwrap_or(0) as usize)
@@ -48,7 +48,7 @@ unsafe impl Memory for OnGpu {
     }
 }
 
-/// The metadata and the bounce buffer of a connection.
+/// Metadata and bounce buffer of a connection.
 struct Bounce {
     metadata: polyrail_sys::Memory,
     memory: DeviceMemory,
@@ -76,7 +76,7 @@ fn all() -> Outcome<()> {
             ("SCATTER_GPUS", &gpus),
             ("SCATTER_JITTER_BYTES", jitter),
         ]);
-        // SAFETY: the double's functions do what NCCL expects of them.
+        // SAFETY: the test plugin's functions do what NCCL expects of them.
         let net = unsafe { Net::from_table(Table::V8(&ncclNetPlugin_v8)) }?;
         for connections in [1, 2, 4] {
             let mut rates = Vec::new();
@@ -94,7 +94,7 @@ fn all() -> Outcome<()> {
     Ok(())
 }
 
-/// The rate in GB/s; an error if a byte is wrong.
+/// Returns the rate in GB/s. Fails if a byte is wrong.
 fn run(net: &Net, cuda: &Arc<Cuda>, other: u32, connections: usize) -> Outcome<f64> {
     let (from, to) = (cuda.device(0)?, cuda.device(other)?);
     let mut ends = Vec::new();
@@ -176,7 +176,7 @@ fn send(mut comm: SendComm, source: DeviceMemory) -> Outcome<SendComm> {
             under_way.pop_front();
         }
     }
-    // Closed by the caller, when the receiver has all.
+    // The caller closes it when the receiver has all messages.
     Ok(comm)
 }
 
@@ -220,7 +220,7 @@ fn receive(
 
 impl Bounce {
     fn open(cuda: &Arc<Cuda>, device: &Arc<CudaDevice>, handle: &DeviceHandle) -> Outcome<Self> {
-        // SAFETY: the plugin keeps it as long as the connection is open.
+        // SAFETY: the plugin keeps it while the connection is open.
         let control = unsafe { cuda.memory_at(handle.handle.addr() as u64, handle.size as u64) }?;
         let words: Vec<u64> = read(device, &control)?
             .chunks_exact(8)
@@ -229,14 +229,14 @@ impl Bounce {
         let [metadata, bounce, head] = words[..] else { return Err("no device handle".into()) };
         let bytes = DEPTH * FRAGMENTS * 16 + DEPTH * 8;
         let metadata = std::ptr::with_exposed_provenance_mut::<u8>(metadata as usize);
-        // SAFETY: as above; it is the host's memory, which the GPU has by the same address.
+        // SAFETY: as above; it is host memory, which the GPU reaches by the same address.
         let metadata = unsafe { polyrail_sys::Memory::from_raw(metadata, bytes as u64) };
         // SAFETY: as above.
         let memory = unsafe { cuda.memory_from(bounce) }?;
         Ok(Self { metadata, memory, head })
     }
 
-    /// The fragments of the next message.
+    /// Fragments of the next message.
     fn next(&mut self, bytes: usize) -> Outcome<Vec<Fragment>> {
         self.head = self.head.wrapping_add(1);
         let slot = self.head as usize % DEPTH;

@@ -1,4 +1,4 @@
-//! Where the messages of a connection land in the bounce buffer of its device, and how the host finds them.
+//! Places of a connection's messages in the bounce buffer of its device, and their announcement to the host.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use crate::stage::Part;
 
 pub(crate) struct Bounce {
     pool: Arc<Pool>,
-    /// Until it is dropped.
+    /// Present until this is dropped.
     slot: Option<Slot>,
     rng: Rng,
     fragment_bytes: u32,
     jitter_bytes: u32,
 }
 
-/// Where a message is put together.
+/// Place where a message is assembled.
 pub(crate) enum Landing {
     Fragments(Memory),
-    /// In a part of the stage; then the GPU copies the fragments.
+    /// A part of the stage, from which the GPU copies the fragments.
     Stage(Part),
 }
 
-/// The fragments of a message. Their places are free again when this is dropped.
+/// Fragments of a message. Dropping frees their places.
 #[derive(Default)]
 pub(crate) struct Fragments {
     pub(crate) all: Vec<Fragment>,
@@ -39,7 +39,7 @@ pub(crate) struct Fragments {
 }
 
 impl Bounce {
-    /// In the device's buffer; `seed` is the connection's.
+    /// Creates the bounce of a connection in the device's buffer; `seed` is the connection's.
     pub(crate) fn new(settings: &Settings, pool: Arc<Pool>, seed: u64) -> Result<Self, CallError> {
         let slot = Some(pool.slot()?);
         let rng = Rng::with_seed(settings.seed ^ seed);
@@ -47,7 +47,7 @@ impl Bounce {
         Ok(Self { pool, slot, rng, fragment_bytes, jitter_bytes })
     }
 
-    /// What the host gets.
+    /// Device handle for the host.
     pub(crate) fn handle(&self, version: i32) -> Result<DeviceHandle, CallError> {
         let outside = |error| CallError::system("the device handle", error);
         let (at, size) = match &self.slot()?.control {
@@ -65,7 +65,8 @@ impl Bounce {
         })
     }
 
-    /// Random places for a message, and where it is put together; `None` while others have what it needs.
+    /// Chooses random places for a message, and where it is assembled. Returns `None` while others have the room it
+    /// needs.
     pub(crate) fn place(&mut self, bytes: u64) -> Result<Option<(Landing, Fragments)>, CallError> {
         let lens = self.cut(bytes);
         let (fragments, room) = (lens.len(), self.pool.cells);
@@ -94,7 +95,7 @@ impl Bounce {
         Ok(Some((landing, Fragments { all, pool: Some(self.pool.clone()) })))
     }
 
-    /// Begins to copy a message from the stage to its fragments.
+    /// Starts to copy a message from the stage to its fragments.
     pub(crate) fn scatter(
         &self,
         from: &Memory,
@@ -121,7 +122,7 @@ impl Bounce {
         self.slot.as_ref().ok_or(CallError::Invalid("a connection that is gone"))
     }
 
-    /// Lengths of the fragments of a message.
+    /// Chooses the lengths of a message's fragments.
     fn cut(&mut self, bytes: u64) -> Vec<u32> {
         let (least, most) =
             (self.fragment_bytes - self.jitter_bytes, self.fragment_bytes + self.jitter_bytes);
@@ -145,7 +146,7 @@ impl Drop for Bounce {
 }
 
 impl Fragments {
-    /// A receiver's buffer of so many bytes, as one fragment.
+    /// A receiver's buffer of `bytes` bytes, as one fragment.
     pub(crate) fn in_place(bytes: u64) -> Result<Self, CallError> {
         let all = match u32::try_from(bytes) {
             Ok(0) => Vec::new(),

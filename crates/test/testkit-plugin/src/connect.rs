@@ -1,4 +1,4 @@
-//! How two ends meet. No call waits: hosts call again until there is a connection.
+//! Connecting two ends. No call waits: hosts call again until the connection is established.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,13 +13,13 @@ use crate::link::Link;
 use crate::plugin::Plugin;
 
 const MAGIC: [u8; 7] = *b"scatter";
-/// The version of this plugin, in handles and hellos.
+/// Version of this plugin, in handles and hellos.
 const VERSION: u8 = 1;
-/// Strangers that a listener hears at a time.
+/// Maximum number of unauthenticated connections that a listener reads from at a time.
 const WAITING_MAX: usize = 64;
 
-/// What a listener gives to those who connect: [`MAGIC`], version, family, address, port, token. The host
-/// passes the same bytes in each call of `connect`, so that the number of the attempt is behind them.
+/// Handle of a listener for those who connect: [`MAGIC`], version, family, address, port, token. The host passes the
+/// same bytes in each call of `connect`, so the number of the attempt is stored behind them.
 pub(crate) type Handle = [u8; HANDLE_BYTES];
 
 const ADDRESS: usize = 9;
@@ -27,7 +27,7 @@ const PORT: usize = 25;
 const TOKEN: usize = 32;
 const ATTEMPT: usize = 40;
 
-/// The first bytes on a connection: magic, version, token.
+/// First bytes on a connection: magic, version, token.
 type Hello = [u8; 16];
 
 pub(crate) struct Listener {
@@ -47,7 +47,7 @@ pub(crate) struct Connecting {
 }
 
 impl Listener {
-    /// Listens on a device; `number` is unique in this process.
+    /// Listens on a device. `number` is unique in this process.
     pub(crate) fn new(plugin: &Arc<Plugin>, device: usize) -> Result<(Self, Handle), CallError> {
         plugin.pool(device)?;
         let (_, address) = &plugin.settings.devices[device];
@@ -76,7 +76,7 @@ impl Listener {
         Ok((Self { plugin, device, socket, hello, waiting }, handle))
     }
 
-    /// A connection whose other end has said the right word, if there is one.
+    /// Accepts a connection whose other end has sent the right hello, if there is one.
     pub(crate) fn accept(&mut self) -> Result<Option<Link>, CallError> {
         if self.plugin.settings.never_connects {
             return Ok(None);
@@ -140,17 +140,17 @@ impl Connecting {
         Ok(Self { device, address, socket, hello: hello(u64::from_be_bytes(part(handle, TOKEN))) })
     }
 
-    /// The attempt that a handle's host has begun before.
+    /// Returns the attempt that the handle's host has begun before.
     pub(crate) fn attempt(handle: &Handle) -> Option<u64> {
         Some(u64::from_be_bytes(part(handle, ATTEMPT))).filter(|number| *number != 0)
     }
 
-    /// Notes in a handle which attempt it is; 0 is none.
+    /// Stores the number of the attempt in a handle; 0 for none.
     pub(crate) fn note(handle: &mut Handle, number: u64) {
         handle[ATTEMPT..ATTEMPT + 8].copy_from_slice(&number.to_be_bytes());
     }
 
-    /// Says hello if the kernel has connected; says whether it has.
+    /// Sends the hello if the kernel has connected. Returns whether it did.
     pub(crate) fn advance(&mut self) -> Result<bool, CallError> {
         if let Some(error) = self.socket.take_error().unwrap_or(None) {
             return Err(failed(self.address, error));
@@ -164,7 +164,7 @@ impl Connecting {
         }
     }
 
-    /// The connection, once it is there.
+    /// Returns the established connection.
     pub(crate) fn into_link(self, plugin: Arc<Plugin>) -> Link {
         Link::new(plugin, self.device, self.socket)
     }

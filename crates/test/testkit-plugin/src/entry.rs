@@ -1,6 +1,6 @@
-//! What hosts call. Where versions of the interface differ, each has a function; they share the rest.
+//! Functions that hosts call. Each version with differences has its own function; they share the rest.
 //!
-//! Every function returns a code of NCCL, writes its results on every path, and lets no panic out.
+//! Every function returns a code of NCCL, writes its results on every path, and catches all panics.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,11 +25,11 @@ pub(crate) const NAME: *const c_char = c"Scatter".as_ptr();
 
 static LOGGER: Mutex<Option<Logger>> = Mutex::new(None);
 
-/// Runs a call, unless it is the one that is to fail; tells the host's log of errors.
+/// Runs a call, unless it is the one that must fail. Writes errors to the host's log.
 fn guard(call: &'static str, run: impl FnOnce() -> Result<(), CallError>) -> c_int {
     let checked = || {
         let _driver = plugin::driver(call);
-        // Before `init` nothing is to fail.
+        // Before `init` no call has to fail.
         if let Ok(plugin) = plugin() {
             plugin.may(call)?;
         }
@@ -52,25 +52,25 @@ fn warn(text: &str) {
     let Some(logger) = *LOGGER.lock() else { return };
     let Ok(text) = CString::new(format!("NET/Scatter : {text}")) else { return };
     let (level, place) = (LogLevel::Warn as c_int, c"scatter".as_ptr());
-    // SAFETY: a host's logger takes a printf format and what it asks for; all strings are terminated and
-    // live through the call.
+    // SAFETY: a host's logger takes a printf format and matching arguments; all strings are terminated and live through
+    // the call.
     unsafe { logger(level, subsystem::NET, place, 0, c"%s".as_ptr(), text.as_ptr()) };
 }
 
 /// Writes a result.
 ///
 /// # Safety
-/// `to` is null or may be written.
+/// `to` is null or writable.
 unsafe fn put<T>(to: *mut T, value: T, what: &'static str) -> Result<(), CallError> {
     if to.is_null() {
         return Err(CallError::Null { what });
     }
-    // SAFETY: not null, and the caller may write it.
+    // SAFETY: not null, and the caller guarantees that it is writable.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// The first element of a list.
+/// First element of a list.
 ///
 /// # Safety
 /// `list` is null or has an element.
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn init_context(
     logger: Option<Logger>,
     _profiler: Option<ProfilerCallback>,
 ) -> c_int {
-    // SAFETY: the host gives a place for the context. A context holds nothing; it is not null, though.
+    // SAFETY: the host gives a place for the context. A context has no content; it is not null, though.
     let put = unsafe { put(context, NAME.cast_mut().cast(), "context") };
     match put {
         Ok(()) => init(logger),
@@ -171,10 +171,10 @@ pub(crate) unsafe extern "C" fn connect(
         // SAFETY: the host gives a place for the connection.
         unsafe { put(comm, std::ptr::null_mut(), "comm") }?;
         let handle = handle.cast::<Handle>();
-        // SAFETY: it is null, or has 128 bytes.
+        // SAFETY: the handle is null, or has 128 bytes.
         let mut bytes = unsafe { first(handle, "handle") }?;
         let connected = advance(device, &mut bytes);
-        // SAFETY: as above; the host passes the same bytes again until there is a connection.
+        // SAFETY: as above; the host passes the same bytes again until the connection is established.
         unsafe { put(handle, bytes, "handle") }?;
         match connected? {
             // SAFETY: as above.
@@ -184,7 +184,7 @@ pub(crate) unsafe extern "C" fn connect(
     })
 }
 
-/// A step towards a connection.
+/// One step of connecting.
 fn advance(device: c_int, handle: &mut Handle) -> Result<Option<u64>, CallError> {
     let plugin = plugin()?;
     let device = plugin.device(device)?;
@@ -336,7 +336,7 @@ pub(crate) unsafe extern "C" fn isend_v11(
 }
 
 /// # Safety
-/// `request` is null or may be written.
+/// `request` is null or writable.
 unsafe fn send(
     comm: Opaque,
     data: *mut c_void,
@@ -399,7 +399,7 @@ pub(crate) unsafe extern "C" fn irecv_v11(
 }
 
 /// # Safety
-/// The lists are null or have an element, and `request` is null or may be written.
+/// The lists are null or have an element, and `request` is null or writable.
 unsafe fn receive(
     comm: Opaque,
     count: c_int,
@@ -431,7 +431,7 @@ unsafe fn receive(
     unsafe { put(request, posted, "request") }
 }
 
-/// As with TCPX there is nothing to flush.
+/// As with TCPX, there is nothing to flush.
 pub(crate) unsafe extern "C" fn iflush(
     _comm: Opaque,
     _count: c_int,
@@ -460,7 +460,7 @@ pub(crate) unsafe extern "C" fn test(
         };
         let Some(size) = size else { return Ok(()) };
         if let (Some(size), false) = (size, sizes.is_null()) {
-            // SAFETY: not null, so a list of one place. Messages that are longer are cut by NCCL.
+            // SAFETY: not null, so a list with one place. NCCL cuts longer messages.
             unsafe { put(sizes, c_int::try_from(size).unwrap_or(c_int::MAX), "sizes") }?;
         }
         // SAFETY: as above.
@@ -482,7 +482,7 @@ pub(crate) extern "C" fn irecv_consumed(comm: Opaque, count: c_int, request: Opa
     })
 }
 
-/// As with TCPX a GPU needs nothing but the device handle.
+/// As with TCPX, a GPU needs only the device handle.
 pub(crate) extern "C" fn get_device_mr(_: Opaque, _: Opaque, _: *mut Opaque) -> c_int {
     NcclResult::Success as c_int
 }

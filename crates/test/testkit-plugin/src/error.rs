@@ -1,4 +1,4 @@
-//! Why a call fails, and the code that NCCL gets for it.
+//! Errors of calls, and their NCCL codes.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,7 @@ use polyrail_nccl_abi::NcclResult;
 
 use crate::settings::SettingError;
 
-/// NCCL's code for an error of CUDA.
+/// NCCL's code for a CUDA error.
 const CUDA_ERROR: c_int = 1;
 
 #[derive(Clone, Debug, thiserror::Error)]

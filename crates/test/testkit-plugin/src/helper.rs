@@ -1,4 +1,4 @@
-//! A thread of a connection that does nothing, where the environment asks for one: for who looks for a plugin's threads.
+//! An idle thread of a connection, started if the environment requests one: for tests that look for a plugin's threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,19 +7,19 @@ use std::thread::JoinHandle;
 
 use polyrail_sys::threads::bind_current;
 
-/// Ends with the value.
+/// Thread that ends when this is dropped.
 pub(crate) struct Helper {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Helper {
-    /// Returns when it runs on this CPU.
+    /// Starts the thread. Returns when it is bound to this CPU.
     pub(crate) fn start(cpu: u32) -> Self {
         let is_over = Arc::<AtomicBool>::default();
         let ((tell, told), ends) = (channel(), is_over.clone());
         let thread = std::thread::spawn(move || {
-            // Where that is not allowed it runs anywhere.
+            // If binding is not permitted, it runs anywhere.
             let _ = bind_current(&[cpu]);
             let _ = tell.send(());
             while !ends.load(Ordering::Acquire) {

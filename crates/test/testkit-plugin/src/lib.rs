@@ -1,13 +1,12 @@
-//! A net plugin of NCCL for tests: what hosts of plugins are tried against where no NIC writes into GPU
-//! memory. Users have no use for it.
+//! A net plugin of NCCL for tests of plugin hosts where no NIC writes into GPU memory. Users have no use for it.
 //!
-//! It sends over plain TCP. In mode `plain` a message lands in the receiver's buffer. In mode `unpack` it
-//! lands as it does with GPUDirect-TCPX: in fragments, at random places of a bounce buffer, and a queue of
-//! metadata says which fragment belongs where. Then it also has TCPX's manners: requests are tested in
-//! order only, and a receive is over when the host says that it has consumed it.
+//! It sends over plain TCP. In mode `plain` a message lands in the receiver's buffer. In mode `unpack` it lands as with
+//! GPUDirect-TCPX: in fragments, at random places of a bounce buffer, with a queue of metadata that gives the place of
+//! each fragment. Then it also has TCPX's rules: requests are tested in order only, and a receive is over when the host
+//! reports it as consumed.
 //!
-//! The environment sets it up, when `init` is called; [`Settings::parse`] has all variables. Faults that
-//! tests need are variables, too.
+//! The environment configures it when `init` is called; [`Settings::parse`] lists all variables. Faults that tests need
+//! are variables, too.
 //!
 //! The facts about device handles and metadata are from `src/include/nccl_device/net_device.h` and
 //! `src/device/network/unpack/unpack_defs.h` of NCCL 2.30, and from `src/net_tcpx.cc`, `src/sock/tcpx.h` and

@@ -1,4 +1,4 @@
-//! A connection's socket, and the device that it belongs to.
+//! A connection's socket, and its device.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ impl Link {
         Self { plugin, device, socket, _helper: helper, broken: None }
     }
 
-    /// The error that ended the connection, if one has.
+    /// Returns the error that ended the connection, if there is one.
     pub(crate) fn check(&mut self) -> Result<(), CallError> {
         match &self.broken {
             Some(error) => Err(error.clone()),
@@ -34,7 +34,7 @@ impl Link {
         }
     }
 
-    /// Bytes that the device still moves; an error if it has failed.
+    /// Bytes that the device still moves. Fails if the device has failed.
     pub(crate) fn left(&mut self) -> Result<u64, CallError> {
         let Some((device, bytes)) = self.plugin.settings.fail_after else { return Ok(u64::MAX) };
         if device != self.device {
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// Whether the device moves nothing any more and says nothing of it.
+    /// True if the device moves nothing more, without an error.
     fn is_silent(&self) -> bool {
         self.plugin.settings.silent_after.is_some_and(|(device, bytes)| {
             device == self.device
@@ -54,7 +54,7 @@ impl Link {
         })
     }
 
-    /// Sends what the kernel takes now; 0 if that is nothing.
+    /// Sends as much as the kernel takes now, and returns the number of bytes.
     pub(crate) fn send(&mut self, from: &mut IoVecs<'_, Out>) -> Result<usize, CallError> {
         if self.is_silent() {
             return Ok(0);
@@ -63,7 +63,7 @@ impl Link {
         self.count(sent)
     }
 
-    /// Receives what has come; 0 if that is nothing.
+    /// Receives the available bytes, and returns their number.
     pub(crate) fn receive(&mut self, into: &mut IoVecs<'_, In>) -> Result<usize, CallError> {
         if self.is_silent() {
             return Ok(0);

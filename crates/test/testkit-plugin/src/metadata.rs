@@ -1,20 +1,20 @@
-//! What a receiver's GPU reads of a message that came in fragments, as `unpack_defs.h` of NCCL lays it out.
+//! Metadata from which a receiver's GPU reads the fragments of a message, in the layout of NCCL's `unpack_defs.h`.
 
 use polyrail_sys::Memory;
 
 use crate::error::CallError;
 
-/// Messages that may be unconsumed: `NCCL_NET_DEVICE_UNPACK_MAX_QUEUE_DEPTH`.
+/// Maximum number of unconsumed messages: `NCCL_NET_DEVICE_UNPACK_MAX_QUEUE_DEPTH`.
 pub(crate) const DEPTH: usize = 16;
-/// The longest message: `NET_UNPACK_MAX_SLICE_SIZE`.
+/// Maximum message length: `NET_UNPACK_MAX_SLICE_SIZE`.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 4 << 20;
-/// Fragments of a message: `NET_UNPACK_MAX_SLICE_PAGES`, twice the pages of the longest message. TCPX's process
-/// ends (`process_recv_cmsg` in `sock/tcpx.h`) where it would need that many; this plugin refuses what needs
-/// more.
+/// Maximum fragments of a message: `NET_UNPACK_MAX_SLICE_PAGES`, twice the pages of the longest message. TCPX aborts
+/// the process (`process_recv_cmsg` in `sock/tcpx.h`) if a message needs that many; this plugin refuses messages that
+/// need more.
 pub(crate) const FRAGMENTS_MAX: usize = 2048;
-/// `union loadMeta`.
+/// Size of `union loadMeta`.
 const ENTRY_BYTES: usize = 16;
-/// Where `cnt` begins in `struct netUnpackMeta`, behind `mem`.
+/// Offset of `cnt` in `struct netUnpackMeta`, behind `mem`.
 const COUNTS: usize = DEPTH * FRAGMENTS_MAX * ENTRY_BYTES;
 /// Size of `struct netUnpackMeta`.
 pub(crate) const BYTES: usize = COUNTS + DEPTH * 8;
@@ -22,11 +22,11 @@ pub(crate) const BYTES: usize = COUNTS + DEPTH * 8;
 /// A fragment: a `loadMeta` of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// Where in the bounce buffer.
+    /// Offset in the bounce buffer.
     pub(crate) src_off: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u32,
-    /// Where in the receiver's buffer.
+    /// Offset in the receiver's buffer.
     pub(crate) dst_off: u64,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct Fragment {
 pub(crate) struct Metadata(Memory);
 
 impl Metadata {
-    /// In memory of [`BYTES`].
+    /// Wraps memory of [`BYTES`].
     pub(crate) fn new(memory: Memory) -> Self {
         Self(memory)
     }
 
-    /// Makes it that of a new connection.
+    /// Resets the metadata for a new connection.
     pub(crate) fn clear(&self) -> Result<(), CallError> {
         self.0.write_at(0, &[0; BYTES]).map_err(|error| CallError::system("metadata", error))
     }
@@ -49,7 +49,7 @@ impl Metadata {
         at.map(|at| at as u64).map_err(|error| CallError::system("metadata", error))
     }
 
-    /// Writes the fragments of a slot, and then their number, which may say something else if a test wants so.
+    /// Writes the fragments of a slot, and then their number, which a test may falsify.
     pub(crate) fn publish(
         &self,
         slot: usize,

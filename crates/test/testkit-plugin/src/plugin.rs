@@ -1,5 +1,5 @@
-//! What a process knows: the settings, and everything that a host has a pointer to. These pointers are
-//! numbers, so that a wrong one is an error and nothing else.
+//! State of the process: the settings, and all objects to which a host has pointers. These pointers are numbers, so a
+//! wrong one is an error and nothing worse.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_int};
@@ -20,29 +20,29 @@ use crate::send::SendEnd;
 use crate::settings::{Mode, Settings};
 use crate::stage::{Stage, gpu};
 
-/// What `init` has read, with counters.
+/// Settings read by `init`, with counters.
 pub(crate) struct Plugin {
     pub(crate) settings: Settings,
     pub(crate) devices: Vec<Device>,
-    /// What memory of GPUs is sent with: one for each GPU that the settings name.
+    /// Stages for sending GPU memory: one for each GPU in the settings.
     stages: Mutex<Option<Stages>>,
-    /// Calls of the function that is to fail, and of the one that is slow.
+    /// Calls of the function that must fail. The next field counts those of the slow one.
     calls: AtomicU64,
     slow_calls: AtomicU64,
 }
 
 pub(crate) type Stages = Arc<[Arc<Stage>]>;
 
-/// What the connections of a device share.
+/// State shared by the connections of a device.
 #[derive(Default)]
 pub(crate) struct Device {
     /// Bytes that it has moved.
     pub(crate) moved: AtomicU64,
-    /// What they receive with, in mode `unpack`.
+    /// Receive buffers of the connections, in mode `unpack`.
     pool: Mutex<Option<Arc<Pool>>>,
 }
 
-/// What a number stands for.
+/// Object with a number.
 pub(crate) enum Thing {
     Listener(Listener),
     Connecting(Connecting),
@@ -53,14 +53,14 @@ pub(crate) enum Thing {
 
 #[derive(Clone)]
 pub(crate) enum Region {
-    /// Of the host, from this address on.
+    /// Host memory, from this address on.
     Host(Memory),
     Gpu(DeviceMemory),
 }
 
 struct State {
     plugin: Option<Arc<Plugin>>,
-    /// What a test says instead of the environment.
+    /// Variables that a test has set instead of the environment.
     variables: Option<BTreeMap<String, String>>,
     last: u64,
     things: Option<HashMap<u64, Arc<Mutex<Thing>>>>,
@@ -69,24 +69,24 @@ struct State {
 static STATE: Mutex<State> =
     Mutex::new(State { plugin: None, variables: None, last: 0, things: None });
 
-/// Strings that properties point to; hosts keep the pointers.
+/// Strings that properties point to. Hosts keep the pointers.
 static TEXTS: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
 
-/// What a driver does one at a time: whoever allocates keeps all other calls waiting.
+/// Models a driver's lock: an allocation makes all other calls wait.
 static DRIVER: RwLock<()> = RwLock::new(());
 
-/// Waits for who allocates, if this call is not that one.
+/// Waits for running allocations, unless this call is one.
 pub(crate) fn driver(call: &str) -> Option<RwLockReadGuard<'static, ()>> {
     (call != "accept").then(|| DRIVER.read())
 }
 
-/// The next `init` reads these variables instead of the environment: for tests in one process.
+/// Makes the next `init` read these variables instead of the environment: for tests in one process.
 pub fn set_variables(variables: &[(&str, &str)]) {
     let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     STATE.lock().variables = Some(owned.collect());
 }
 
-/// Reads the settings. Where they are as before, counters go on.
+/// Reads the settings. If they are unchanged, the counters continue.
 pub(crate) fn init() -> Result<(), CallError> {
     let mut state = STATE.lock();
     let variables = state.variables.clone();
@@ -114,7 +114,7 @@ pub(crate) fn plugin() -> Result<Arc<Plugin>, CallError> {
 }
 
 impl Plugin {
-    /// A connection is accepted: memory for it is allocated.
+    /// Models the memory allocation of an accepted connection.
     pub(crate) fn allocate(&self) {
         if self.settings.accept_holds_ms > 0 {
             let _alone = DRIVER.write();
@@ -122,7 +122,7 @@ impl Plugin {
         }
     }
 
-    /// An error if this call is to fail; takes its time if it is to be slow.
+    /// Fails if this call must fail, and sleeps if it must be slow.
     pub(crate) fn may(&self, call: &'static str) -> Result<(), CallError> {
         if let Some((name, before, ms)) = self.settings.slow_call
             && name == call
@@ -139,7 +139,7 @@ impl Plugin {
         }
     }
 
-    /// What connections of a device receive with, in mode `unpack`. The first call makes it.
+    /// Receive buffers of a device's connections, in mode `unpack`. The first call creates them.
     pub(crate) fn pool(&self, device: usize) -> Result<Option<Arc<Pool>>, CallError> {
         if self.settings.mode == Mode::Plain {
             return Ok(None);
@@ -151,7 +151,7 @@ impl Plugin {
         Ok(pool.clone())
     }
 
-    /// What memory of GPUs is sent with, by whichever device. The first call makes it.
+    /// Stages for sending GPU memory, for all devices. The first call creates them.
     pub(crate) fn stages(&self) -> Result<Stages, CallError> {
         let mut stages = self.stages.lock();
         if let Some(stages) = &*stages {
@@ -169,7 +169,7 @@ impl Plugin {
         Ok(stages.insert(made).clone())
     }
 
-    /// The index of a device, checked.
+    /// Checks a device number and returns the index.
     pub(crate) fn device(&self, device: c_int) -> Result<usize, CallError> {
         let count = self.settings.devices.len();
         let index = usize::try_from(device).ok().filter(|index| *index < count);
@@ -177,7 +177,7 @@ impl Plugin {
     }
 }
 
-/// Gives a thing a number.
+/// Assigns a number to an object.
 pub(crate) fn add(thing: Thing) -> u64 {
     let mut state = STATE.lock();
     state.last += 1;
@@ -187,21 +187,21 @@ pub(crate) fn add(thing: Thing) -> u64 {
     number
 }
 
-/// What has a number.
+/// Looks up the object with a number.
 pub(crate) fn find(what: &'static str, number: u64) -> Result<Arc<Mutex<Thing>>, CallError> {
     let state = STATE.lock();
     let found = state.things.as_ref().and_then(|things| things.get(&number)).cloned();
     found.ok_or(CallError::Unknown { what, number })
 }
 
-/// Forgets what has a number.
+/// Removes the object with a number.
 pub(crate) fn remove(what: &'static str, number: u64) -> Result<Arc<Mutex<Thing>>, CallError> {
     let mut state = STATE.lock();
     let found = state.things.as_mut().and_then(|things| things.remove(&number));
     found.ok_or(CallError::Unknown { what, number })
 }
 
-/// A region by its number.
+/// Looks up a region by its number.
 pub(crate) fn region(number: u64) -> Result<Region, CallError> {
     match &*find("registered memory", number)?.lock() {
         Thing::Region(region) => Ok(region.clone()),
@@ -209,12 +209,12 @@ pub(crate) fn region(number: u64) -> Result<Region, CallError> {
     }
 }
 
-/// A number as the pointer that hosts keep.
+/// Converts a number to the pointer that hosts keep.
 pub(crate) fn pointer(number: u64) -> Opaque {
     std::ptr::without_provenance_mut(number as usize)
 }
 
-/// The number that a pointer is.
+/// Converts a pointer back to its number.
 pub(crate) fn number(pointer: Opaque, what: &'static str) -> Result<u64, CallError> {
     match pointer.addr() {
         0 => Err(CallError::Null { what }),
@@ -222,17 +222,17 @@ pub(crate) fn number(pointer: Opaque, what: &'static str) -> Result<u64, CallErr
     }
 }
 
-/// A request: its connection, and its number there from 1 on.
+/// Combines a connection and the number of its request, counted from 1.
 pub(crate) fn request(comm: u64, number: u32) -> u64 {
     comm << 32 | u64::from(number)
 }
 
-/// What [`request`] has put together.
+/// Splits the result of [`request`].
 pub(crate) fn parts(request: u64) -> (u64, u32) {
     (request >> 32, request as u32)
 }
 
-/// A string that is never freed, once for each text.
+/// Returns a string that is never freed, one per text.
 pub(crate) fn text(text: &str) -> &'static CStr {
     let mut texts = TEXTS.lock();
     if let Some(known) = texts.iter().find(|known| known.to_bytes() == text.as_bytes()) {

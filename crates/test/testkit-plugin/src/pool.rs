@@ -1,8 +1,8 @@
-//! What the connections of a device receive with: its bounce buffer, and what their device handles point to.
+//! Receive buffers of a device's connections: the bounce buffer, and the targets of device handles.
 //!
-//! GPUDirect-TCPX has one bounce buffer for all connections of a GPU, where its NIC writes. So has this plugin, and it
-//! makes whatever a GPU needs before it listens: a driver may take a second for that, and hold up the calls of other
-//! threads meanwhile.
+//! GPUDirect-TCPX has one bounce buffer for all connections of a GPU, to which its NIC writes. This plugin does the
+//! same, and creates everything a GPU needs before it listens: a driver may take a second for that, and block the calls
+//! of other threads meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::settings::Settings;
 use crate::stage::{Stage, gpu};
 
 const PAGE: u32 = 4096;
-/// Size of `struct unpackNetDeviceHandle`: where the metadata are, where the bounce buffer is, and the slot of
-/// the message before the next one.
+/// Size of `struct unpackNetDeviceHandle`: address of the metadata, address of the bounce buffer, and the slot of the
+/// message before the next one.
 pub(crate) const CONTROL_BYTES: usize = 24;
-/// In host memory the size of the bounce buffer follows. No driver could say it there, as it does for GPU
-/// memory; plugins that are no doubles have no bounce buffers in host memory.
+/// In host memory the size of the bounce buffer follows. A driver can report it for GPU memory only, and real plugins
+/// have no bounce buffers in host memory.
 pub(crate) const HOST_CONTROL_BYTES: usize = CONTROL_BYTES + 8;
-/// Connections that room is made for at a time.
+/// Number of connections for which room is made at a time.
 const SLOTS: u64 = 32;
 
 pub(crate) struct Pool {
     pub(crate) buffer: Buffer,
-    /// The bounce buffer in parts with room for one fragment each: their size, their number, and those that are free.
+    /// The bounce buffer in parts with room for one fragment each: their size, their number, and the free ones.
     pub(crate) cell_bytes: u32,
     pub(crate) cells: usize,
     free: Mutex<Vec<u32>>,
@@ -39,7 +39,7 @@ pub(crate) struct Pool {
 
 pub(crate) enum Buffer {
     Host(Memory),
-    /// What has come and is not yet in fragments is in the stage.
+    /// Received data waits in the stage until it is copied to fragments.
     Gpu(OnGpu),
 }
 
@@ -54,10 +54,10 @@ pub(crate) struct Slot {
     pub(crate) control: Control,
 }
 
-/// What the device handle points to.
+/// Target of the device handle.
 pub(crate) enum Control {
     Host(Memory),
-    /// A GPU copies it from pinned memory, as `__tcpxNetDeviceQueueNew` of TCPX has it.
+    /// A GPU copies it from pinned memory, like `__tcpxNetDeviceQueueNew` of TCPX.
     Gpu {
         memory: DeviceMemory,
         pinned: Memory,
@@ -65,7 +65,7 @@ pub(crate) enum Control {
 }
 
 impl Pool {
-    /// Of a device's GPU, or of the host.
+    /// Creates the pool of a device's GPU, or of the host.
     pub(crate) fn new(settings: &Settings, device: usize) -> Result<Arc<Self>, CallError> {
         let bytes = settings.bounce_bytes;
         let cell_bytes = (settings.fragment_bytes + settings.jitter_bytes).next_multiple_of(PAGE);
@@ -74,7 +74,7 @@ impl Pool {
             Some(index) => {
                 let device = gpu(index)?;
                 let memory = device.allocate(bytes)?;
-                // Fragments have odd lengths and places. A plain copy kernel takes most of them byte by byte, over
+                // Fragments have odd lengths and offsets. A plain copy kernel copies most of them byte by byte, over
                 // PCIe too.
                 let queue = Queue::from(device.clone().open_gather_queue()?);
                 let stage = Stage::new(&*device, queue)?;
@@ -84,13 +84,13 @@ impl Pool {
         };
         let free = Mutex::new((0..cells as u32).collect());
         let pool = Self { buffer, cell_bytes, cells, free, slots: Mutex::default() };
-        // The first copies load the kernel for many pieces, before one of the host waits.
+        // The first copies load the kernel for many pieces, before a kernel of the host waits.
         let slot = pool.slot()?;
         pool.slots.lock().push(slot);
         Ok(Arc::new(pool))
     }
 
-    /// Cells at random places; `None` while others have what it needs.
+    /// Takes cells at random places. Returns `None` while others have the room it needs.
     pub(crate) fn take(&self, count: usize, rng: &mut Rng) -> Option<Vec<u32>> {
         let mut free = self.free.lock();
         (count <= free.len()).then(|| {
@@ -107,7 +107,7 @@ impl Pool {
         self.free.lock().extend(cells);
     }
 
-    /// For a new connection.
+    /// Returns a slot for a new connection.
     pub(crate) fn slot(&self) -> Result<Slot, CallError> {
         let slot = {
             let mut slots = self.slots.lock();
@@ -122,7 +122,7 @@ impl Pool {
         Ok(slot)
     }
 
-    /// The connection of a slot is gone.
+    /// Takes back the slot of a closed connection.
     pub(crate) fn vacate(&self, slot: Slot) {
         self.slots.lock().push(slot);
     }
@@ -156,7 +156,8 @@ impl Pool {
         (0..SLOTS).map(slot).collect()
     }
 
-    /// Writes an `unpackNetDeviceHandle`. Its last word is one before the first slot, for a reader counts up first.
+    /// Writes an `unpackNetDeviceHandle`. Its last word is one before the first slot, because readers increment it
+    /// first.
     fn reset(&self, slot: &Slot) -> Result<(), CallError> {
         let outside = |error| CallError::system("the device handle", error);
         let (bounce, bytes) = match &self.buffer {
@@ -173,7 +174,7 @@ impl Pool {
             (Control::Gpu { memory, pinned }, Buffer::Gpu(gpu)) => {
                 pinned.write_at(0, &words).map_err(outside)?;
                 let mut queue = gpu.stage.queue();
-                // Word by word, for the kernel for many pieces.
+                // Word by word, to use the kernel for many pieces.
                 for at in (0..CONTROL_BYTES as u64).step_by(4) {
                     let (to, from) = (CopyPlace::Device(memory, at), CopyPlace::Host(pinned, at));
                     queue.push(to, from, 4).map_err(outside)?;
@@ -195,8 +196,9 @@ impl Pool {
     }
 }
 
-/// Host memory of which all is there before a message comes, as a NIC needs it. Fragments lie all over it: the first ones
-/// would have the kernel clear huge pages by the dozen, within a system call that takes their bytes.
+/// Allocates host memory whose pages all exist before a message arrives, as a NIC needs it. Fragments are spread all
+/// over it: the first ones would make the kernel clear dozens of huge pages within a system call that receives their
+/// bytes.
 fn touched(bytes: u64) -> Result<Memory, CallError> {
     let failed = |error: std::io::Error| CallError::system("the bounce buffer", error);
     let memory = Memory::anonymous(bytes).map_err(failed)?;

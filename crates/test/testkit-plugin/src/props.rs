@@ -1,4 +1,4 @@
-//! The properties of a device, in the layout of each version.
+//! Properties of a device, in the layout of each version.
 
 use std::ffi::c_int;
 
@@ -12,10 +12,10 @@ use crate::metadata::MESSAGE_BYTES_MAX;
 use crate::plugin::{plugin, text};
 use crate::settings::Mode;
 
-/// As TCPX has it, `tcpxGetProperties` in `net_tcpx.cc`.
+/// Value of TCPX, `tcpxGetProperties` in `net_tcpx.cc`.
 const MAX_COMMS: c_int = 65_536;
 
-/// All that any version asks for.
+/// Properties of all versions.
 pub(crate) fn v11(device: c_int) -> Result<PropsV11, CallError> {
     let plugin = plugin()?;
     let settings = &plugin.settings;

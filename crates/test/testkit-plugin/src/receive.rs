@@ -1,4 +1,4 @@
-//! The receiving end: messages meet posted receives in their order.
+//! The receiving end: messages fill posted receives in order.
 
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ use crate::stage::Part;
 pub(crate) struct ReceiveEnd {
     link: Link,
     posted: VecDeque<Posted>,
-    /// The message at the front of `posted` that is coming in.
+    /// Progress of the message for the front of `posted`.
     coming: Coming,
-    /// In mode `unpack`.
+    /// Present in mode `unpack`.
     bounce: Option<Bounce>,
-    /// Messages whose fragments a GPU is copying, and whole ones that came behind one.
+    /// Messages whose fragments a GPU is copying, and whole ones that came after one.
     scattering: VecDeque<(Landed, Option<(Ticket, Part)>)>,
-    /// Whole and not yet told of by a test.
+    /// Whole messages that no test has reported yet.
     landed: VecDeque<Landed>,
-    /// Told of and not yet consumed; in mode `unpack` only.
+    /// Reported and not yet consumed; in mode `unpack` only.
     unconsumed: VecDeque<Landed>,
     last: u32,
 }
@@ -33,7 +33,7 @@ pub(crate) struct ReceiveEnd {
 struct Posted {
     number: u32,
     room: u64,
-    /// Where the message lands, if that is in place.
+    /// Target of the message, if it lands in place.
     buffer: Option<Memory>,
 }
 
@@ -41,7 +41,7 @@ struct Landed {
     number: u32,
     room: u64,
     bytes: u64,
-    /// None if it is in place.
+    /// Empty if it is in place.
     fragments: Fragments,
 }
 
@@ -49,9 +49,9 @@ struct Landed {
 enum Coming {
     #[default]
     Nothing,
-    /// So many bytes of the head.
+    /// Received bytes of the head, and their number.
     Head([u8; HEAD_BYTES], usize),
-    /// The head is there, and the places are not.
+    /// The head has arrived, and there is no room yet.
     Waiting(u64),
     Body(Body),
 }
@@ -61,12 +61,12 @@ struct Body {
     got: u64,
     landing: Landing,
     fragments: Fragments,
-    /// The fragment that comes next, and how much of it is there.
+    /// The fragment that comes next, and its received bytes.
     next: (usize, u32),
 }
 
 impl ReceiveEnd {
-    /// Of a connection with this number.
+    /// Creates the receiving end of the connection with this number.
     pub(crate) fn new(link: Link, number: u64) -> Result<Self, CallError> {
         let settings = &link.plugin.settings;
         let pool = link.plugin.pool(link.device)?;
@@ -83,13 +83,13 @@ impl ReceiveEnd {
         })
     }
 
-    /// For the host, in mode `unpack`.
+    /// Device handle for the host, in mode `unpack`.
     pub(crate) fn handle(&self) -> Result<Option<DeviceHandle>, CallError> {
         let version = self.link.plugin.settings.unpack_version;
         self.bounce.as_ref().map(|bounce| bounce.handle(version)).transpose()
     }
 
-    /// Takes room for a message, or has none for it.
+    /// Posts room for a message. Returns `None` if there is no slot for it.
     pub(crate) fn post(
         &mut self,
         room: u64,
@@ -113,7 +113,7 @@ impl ReceiveEnd {
         Ok(Some(self.last))
     }
 
-    /// The length of a message that is whole.
+    /// Returns the length of the message if it is whole.
     pub(crate) fn test(&mut self, number: u32) -> Result<Option<u64>, CallError> {
         self.progress()?;
         if self.bounce.is_some() {
@@ -130,7 +130,7 @@ impl ReceiveEnd {
         Ok(Some(bytes))
     }
 
-    /// The host has gathered the fragments of a message.
+    /// Handles a message whose fragments the host has gathered.
     pub(crate) fn consumed(&mut self, number: u32) -> Result<(), CallError> {
         if self.bounce.is_none() {
             return Ok(());
@@ -144,7 +144,7 @@ impl ReceiveEnd {
         Ok(())
     }
 
-    /// TCPX lets hosts test the oldest request only (`tcpxTest` in `net_tcpx.cc`).
+    /// TCPX lets hosts test only the oldest request (`tcpxTest` in `net_tcpx.cc`).
     fn check_turn(&self, number: u32) -> Result<(), CallError> {
         let landed = self.landed.front().map(|landed| landed.number);
         let scattering = self.scattering.front().map(|(landed, _)| landed.number);
@@ -199,7 +199,7 @@ impl ReceiveEnd {
         Ok(())
     }
 
-    /// A head has come: the message must fit.
+    /// Handles a head: the message must fit.
     fn meet(&mut self, bytes: u64) -> Result<Coming, CallError> {
         let most = self.posted.front().map_or(0, |posted| posted.room);
         match bytes <= most {
@@ -208,7 +208,7 @@ impl ReceiveEnd {
         }
     }
 
-    /// Finds places for the message; `None` while there are none.
+    /// Finds room for the message. Returns `None` while there is none.
     fn begin(&mut self, bytes: u64) -> Result<Option<Body>, CallError> {
         let buffer = self.posted.front().and_then(|posted| posted.buffer.clone());
         if let Some(buffer) = buffer {
@@ -228,7 +228,7 @@ impl ReceiveEnd {
         }))
     }
 
-    /// A message is whole.
+    /// Handles a whole message.
     fn land(&mut self, body: Body) -> Result<(), CallError> {
         let Some(Posted { number, room, buffer }) = self.posted.pop_front() else { return Ok(()) };
         let Body { bytes, landing, fragments, .. } = body;
@@ -241,7 +241,7 @@ impl ReceiveEnd {
             }
             _ => None,
         };
-        // Messages are told of in their order, also if a later one needs no copy.
+        // Messages are reported in order, even if a later one needs no copy.
         self.scattering.push_back((landed, copied));
         self.finish_scattering()
     }
@@ -259,7 +259,7 @@ impl ReceiveEnd {
         Ok(())
     }
 
-    /// Tells the host's GPU of a message. Every receive has a slot, those of no byte too.
+    /// Announces a message to the host's GPU. Every receive uses a slot, even with no bytes.
     fn publish(&mut self, landed: Landed) -> Result<(), CallError> {
         if let Some(bounce) = &self.bounce {
             let settings = &self.link.plugin.settings;
@@ -286,7 +286,7 @@ impl ReceiveEnd {
 }
 
 impl Body {
-    /// Reads what has come to where it belongs; says how much that was.
+    /// Reads available bytes to their targets, and returns their number.
     fn read(&mut self, link: &mut Link) -> Result<u64, CallError> {
         let mut room = link.left()?.min(self.bytes - self.got);
         let mut into = IoVecs::<In>::new();

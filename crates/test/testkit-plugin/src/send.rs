@@ -1,4 +1,4 @@
-//! The sending end: messages one behind the other, each with its length in front.
+//! The sending end: messages one after another, each preceded by its length.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub(crate) const HEAD_BYTES: usize = 8;
 
 pub(crate) struct SendEnd {
     link: Link,
-    /// Posted and not yet with the kernel.
+    /// Posted messages that the kernel has not taken yet.
     queue: VecDeque<Message>,
     posted: u32,
     sent: u32,
@@ -28,23 +28,23 @@ pub(crate) struct SendEnd {
 struct Message {
     head: [u8; HEAD_BYTES],
     bytes: Memory,
-    /// Until when the bytes are not in host memory.
+    /// Copy of the bytes to host memory, until it is done.
     copied: Option<Ticket>,
-    /// The part of the stage that they are in.
+    /// The part of the stage that contains them.
     _part: Option<Part>,
-    /// Of head and bytes.
+    /// Bytes sent of head and message.
     sent: usize,
 }
 
 impl SendEnd {
-    /// Whatever a GPU needs is there: later a kernel of the host may wait for a message, and making it would wait for
-    /// that kernel.
+    /// Creates everything a GPU needs now: later a kernel of the host may wait for a message, and creating it would
+    /// wait for that kernel.
     pub(crate) fn new(link: Link) -> Result<Self, CallError> {
         let stages = link.plugin.stages()?;
         Ok(Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stages })
     }
 
-    /// Takes a message that begins `offset` bytes into the region, or has no room for it.
+    /// Posts a message that begins `offset` bytes into the region. Returns `None` if there is no room for it.
     pub(crate) fn post(
         &mut self,
         region: &Region,
@@ -75,7 +75,7 @@ impl SendEnd {
         Ok(Some(self.posted))
     }
 
-    /// The size of a message if the kernel has all of it.
+    /// True if the kernel has taken the whole message.
     pub(crate) fn test(&mut self, number: u32) -> Result<bool, CallError> {
         self.progress()?;
         Ok(self.sent.wrapping_sub(number) as i32 >= 0 && !self.link.plugin.settings.never_sent)
@@ -117,10 +117,10 @@ impl SendEnd {
         Ok(())
     }
 
-    /// Begins to copy a message from the GPU, if there is room in the stage.
+    /// Starts to copy a message from the GPU, if there is room in the stage.
     fn stage(&mut self, from: &DeviceMemory) -> Result<Option<(Part, Ticket)>, CallError> {
         let none = CallError::Invalid("memory of CUDA is for SCATTER_MODE=unpack-gpu");
-        // Any GPU can copy from any other, but slower.
+        // Any GPU can copy from any other, but more slowly.
         let own = self.stages.iter().find(|stage| stage.is_of(&**from.device()));
         let stage = own.or(self.stages.first()).ok_or(none)?;
         let Some(part) = stage.take(from.len())? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Settings from the environment.
 
 use std::net::IpAddr;
 
@@ -30,72 +30,72 @@ const CALLS: &[&str] = &[
 pub enum Mode {
     /// In the receiver's buffer, in host memory.
     Plain,
-    /// In fragments, in a bounce buffer of the host.
+    /// In fragments, in a bounce buffer in host memory.
     Unpack,
-    /// In fragments, in a bounce buffer of the GPU with the number of the device in this list; the last GPU
-    /// has all further devices.
+    /// In fragments, in a bounce buffer of a GPU. The list has the GPU of each device; the last one also serves all
+    /// further devices.
     UnpackGpu(Vec<u32>),
 }
 
-/// Metadata that no host may follow.
+/// Invalid metadata that a host must not follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadMetadata {
     /// More fragments than a message can have.
     Count,
-    /// A fragment that belongs behind the end of the receiver's buffer.
+    /// A fragment beyond the end of the receiver's buffer.
     Target,
-    /// A fragment behind the end of the bounce buffer.
+    /// A fragment beyond the end of the bounce buffer.
     Source,
-    /// Two fragments with the same place, so that other bytes are missing.
+    /// Two fragments with the same target, so that other bytes are missing.
     Twice,
 }
 
-/// How the plugin behaves.
+/// Behaviour of the plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Name and address of each device.
     pub devices: Vec<(String, IpAddr)>,
     pub mode: Mode,
-    /// What random places follow from.
+    /// Seed of random places.
     pub seed: u64,
     /// Mean length of a fragment in bytes.
     pub fragment_bytes: u32,
-    /// How far the length may be from that. With 0 every fragment begins at a page.
+    /// Maximum deviation from that length. With 0 every fragment begins at a page.
     pub jitter_bytes: u32,
     /// Size of the bounce buffer of each device.
     pub bounce_bytes: u64,
-    /// What the devices say of their speed, in Mbit/s.
+    /// Speed that the devices report, in Mbit/s.
     pub speed_mbps: i32,
-    /// What each device says of its place on the PCI bus; the last one has all further devices.
+    /// PCI path that each device reports; the last one also applies to all further devices.
     pub pci_paths: Vec<String>,
-    /// The version of unpacking that devices and their handles declare.
+    /// Version of unpacking that devices and their handles declare.
     pub unpack_version: i32,
-    /// The version of this plugin that handles of listeners declare.
+    /// Version of this plugin that handles of listeners declare.
     pub handle_version: u8,
-    /// The function that fails, and how many calls of it work before.
+    /// Function that fails, and the number of calls that succeed before.
     pub fail_call: Option<(&'static str, u64)>,
-    /// The device that fails, and how many bytes it moves before.
+    /// Device that fails, and the number of bytes it moves before.
     pub fail_after: Option<(usize, u64)>,
-    /// The device that falls silent, and how many bytes it moves before.
+    /// Device that becomes silent, and the number of bytes it moves before.
     pub silent_after: Option<(usize, u64)>,
-    /// The function that is slow, how many calls of it are not, and how many milliseconds it takes then.
+    /// Function that is slow, the number of calls before, and its duration in milliseconds.
     pub slow_call: Option<(&'static str, u64, u64)>,
-    /// For how many milliseconds accepting a connection holds up all other calls.
+    /// Milliseconds for which accepting a connection blocks all other calls.
     pub accept_holds_ms: u64,
-    /// Whether connections never come to be.
+    /// True if connections are never established.
     pub never_connects: bool,
-    /// Whether messages to memory of the host land in place also where those to a GPU come in fragments, as TCPX has
-    /// it (`taskProgress` in `net_tcpx.cc`).
+    /// True if messages to host memory land in place even if those to a GPU arrive in fragments, as with TCPX
+    /// (`taskProgress` in `net_tcpx.cc`).
     pub host_in_place: bool,
-    /// The CPU of a thread that each end of a connection starts.
+    /// CPU of a thread that each end of a connection starts.
     pub thread_cpu: Option<u32>,
-    /// Whether no message that was sent is ever said to be.
+    /// True if sent messages are never reported as sent.
     pub never_sent: bool,
-    /// What is wrong with metadata.
+    /// Fault of the metadata.
     pub bad_metadata: Option<BadMetadata>,
 }
 
-/// A variable that says nothing useful.
+/// Error for a variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {allowed}")]
 pub struct SettingError {
@@ -139,7 +139,7 @@ impl Settings {
         let least = u64::from(jitter_bytes) + 1;
         let mode = read.mode()?;
         let is_gpu = matches!(mode, Mode::UnpackGpu(_));
-        // Every page of the host's is touched before a connection is used: on busy CPUs that took more than 10 s for
+        // Every page in host memory is touched before a connection is used: on busy CPUs that took more than 10 s for
         // 128 MiB.
         let bounce = if is_gpu { 128 << 20 } else { 32 << 20 };
         let bounce = read.number("SCATTER_BOUNCE_BYTES", bounce, 4096, u32::MAX.into())?;
@@ -178,7 +178,7 @@ impl Settings {
         })
     }
 
-    /// The GPU that has a device's bounce buffers.
+    /// GPU that holds a device's bounce buffer.
     pub(crate) fn gpu_of(&self, device: usize) -> Option<u32> {
         match &self.mode {
             Mode::UnpackGpu(gpus) => gpus.get(device).or(gpus.last()).copied(),
@@ -274,7 +274,7 @@ impl<F: Fn(&str) -> Option<String>> Read<'_, F> {
         Ok(Some((call, *before, *ms)))
     }
 
-    /// A device, and a number of bytes.
+    /// Parses a device and a number of bytes.
     fn after(&self, name: &'static str) -> Result<Option<(usize, u64)>, SettingError> {
         let Some(value) = (self.0)(name) else { return Ok(None) };
         let parts = value.split_once(':');

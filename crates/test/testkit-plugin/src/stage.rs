@@ -1,4 +1,4 @@
-//! Pinned memory that messages pass on their way from and to a GPU.
+//! Pinned memory for messages on their way from and to a GPU.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use polyrail_sys::Memory;
 use crate::error::CallError;
 use crate::metadata::MESSAGE_BYTES_MAX;
 
-/// Messages that are on their way at a time.
+/// Maximum number of messages in the stage.
 const PARTS: usize = 32;
 
-/// Connections share it. Its copies are made one after the other, so a part may be lent again while a
-/// copy of a connection that is gone still uses it: what that one writes, the next one's copy overwrites.
+/// Stage shared by connections. Its copies run one after another, so a part may be lent again while a copy of a closed
+/// connection still uses it: the next copy overwrites that copy's bytes.
 pub(crate) struct Stage {
     gpu: [u8; 16],
     queue: Mutex<Queue>,
@@ -26,7 +26,7 @@ pub(crate) struct Stage {
 pub(crate) struct Part {
     stage: Arc<Stage>,
     number: usize,
-    /// As long as the message.
+    /// Memory as long as the message.
     pub(crate) memory: Memory,
 }
 
@@ -37,17 +37,17 @@ impl Stage {
         Ok(Arc::new(Self { gpu: device.identity().uuid, queue, memory, free }))
     }
 
-    /// Whether it is that of the GPU.
+    /// True if the stage belongs to the GPU.
     pub(crate) fn is_of(&self, device: &dyn Device) -> bool {
         self.gpu == device.identity().uuid
     }
 
-    /// What copies from and to it.
+    /// Queue for copies from and to the stage.
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock()
     }
 
-    /// Room for a message; `None` while others have all of it.
+    /// Takes room for a message. Returns `None` while others have all of it.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Option<Part>, CallError> {
         let Some(number) = self.free.lock().pop() else { return Ok(None) };
         let memory = self.memory.part(number as u64 * MESSAGE_BYTES_MAX, bytes);
@@ -62,7 +62,7 @@ impl Drop for Part {
     }
 }
 
-/// A GPU by its number.
+/// Opens a GPU by its number.
 pub(crate) fn gpu(index: u32) -> Result<Arc<CudaDevice>, CallError> {
     Ok(Cuda::load()?.device(index)?)
 }

@@ -1,10 +1,10 @@
-//! The tables that hosts look for: the one that TCPX has, the next one, and one with contexts.
+//! Tables that hosts look for: the version of TCPX, the next one, and one with contexts.
 
 use polyrail_nccl_abi::{NetV7, NetV8, NetV11};
 
 use crate::entry::*;
 
-/// Exports a table; what all versions share is written once.
+/// Exports a table, with the parts common to all versions.
 macro_rules! export {
     ($symbol:ident: $table:ident { $($field:ident: $value:expr,)+ }) => {
         #[doc = concat!("The plugin, for hosts that look for `", stringify!($symbol), "`.")]

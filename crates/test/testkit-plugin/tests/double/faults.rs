@@ -1,4 +1,4 @@
-//! Faults on demand: each has a code of its kind, and comes when it is asked for.
+//! Faults on demand: each has a fitting code, and occurs when requested.
 
 use nccl_net_scatter::BadMetadata;
 
@@ -7,7 +7,7 @@ use crate::reader::Reader;
 
 const LEN: usize = 100_000;
 
-/// Sends messages until something fails; says what, and how many had come before.
+/// Sends messages until a call fails. Returns the error, and the number of messages before.
 fn fails(host: &Host, pair: &Pair) -> (Refused, usize) {
     let source = host.buffer(pair.sender, noise(1, LEN)).unwrap();
     let mut target = host.buffer(pair.receiver, vec![0; LEN]).unwrap();
@@ -84,7 +84,7 @@ fn a_device_fails_in_the_middle_of_a_message_and_the_other_one_works() {
     .unwrap();
     let (one, other) = (host.pair(0).unwrap(), host.pair(1).unwrap());
     let (failed, came) = fails(&host, &other);
-    // Both ends are on the device, so that it moves each message twice.
+    // Both ends are on the device, so it moves each message twice.
     assert_eq!((failed.1, came), (2, 2), "{failed:?}");
     let (failed, _) = fails(&host, &other);
     assert_eq!(failed.1, 2, "it stays so: {failed:?}");
@@ -134,13 +134,13 @@ fn handles_of_another_version_are_refused() {
 #[test]
 fn a_message_that_no_bounce_buffer_can_take_is_an_error() {
     for variables in [
-        // 24 fragments, room for 4.
+        // 24 fragments, and room for 4.
         [
             ("SCATTER_MODE", "unpack"),
             ("SCATTER_JITTER_BYTES", "0"),
             ("SCATTER_BOUNCE_BYTES", "16384"),
         ],
-        // 6250 fragments; a message has 2048 at most.
+        // 6250 fragments; a message has at most 2048.
         [
             ("SCATTER_MODE", "unpack"),
             ("SCATTER_JITTER_BYTES", "0"),

@@ -1,4 +1,4 @@
-//! A host of the plugin, as small as tests need it: it calls the table of version 8 as NCCL does.
+//! A minimal host of the plugin for tests: it calls the table of version 8 as NCCL does.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use nccl_net_scatter::{ncclNetPlugin_v8 as TABLE, set_variables};
 use polyrail_nccl_abi::{DeviceHandle, Opaque, PTR_HOST, PropsV8};
 
-/// No event may take longer.
+/// Maximum time for any event.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// The plugin has one set of settings in a process.
+/// The plugin has one set of settings per process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// An error's code, and the function that gave it.
+/// Name of the function that failed, and its code.
 pub(crate) type Refused = (&'static str, c_int);
 
-/// The plugin with these variables, for one test at a time.
+/// The plugin with the given variables, for one test at a time.
 pub(crate) struct Host {
     _alone: MutexGuard<'static, ()>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Pair {
     pub(crate) handle: DeviceHandle,
 }
 
-/// Memory that is registered with one end.
+/// Memory registered with one end.
 pub(crate) struct Buffer {
     pub(crate) bytes: Box<[u8]>,
     comm: Opaque,
@@ -41,7 +41,7 @@ fn check(function: &'static str, code: c_int) -> Result<(), Refused> {
     if code == 0 { Ok(()) } else { Err((function, code)) }
 }
 
-/// Calls until it gives something, for [`LIMIT`] at most.
+/// Repeats a call until it returns a value, for at most [`LIMIT`].
 pub(crate) fn until<T>(
     what: &str,
     mut call: impl FnMut() -> Result<Option<T>, Refused>,
@@ -89,7 +89,7 @@ impl Host {
         Ok((listener, handle))
     }
 
-    /// A call of `connect`.
+    /// Calls `connect`.
     pub(crate) fn connect(
         &self,
         device: c_int,
@@ -102,7 +102,7 @@ impl Host {
         Ok(Some(comm).filter(|comm| !comm.is_null()))
     }
 
-    /// A call of `accept`.
+    /// Calls `accept`.
     pub(crate) fn accept(
         &self,
         listener: Opaque,
@@ -139,7 +139,7 @@ impl Host {
         Ok(Buffer { bytes, comm, region })
     }
 
-    /// A call of `isend`.
+    /// Calls `isend`.
     pub(crate) fn isend(
         &self,
         comm: Opaque,
@@ -155,7 +155,7 @@ impl Host {
         Ok(Some(request).filter(|request| !request.is_null()))
     }
 
-    /// A call of `irecv`.
+    /// Calls `irecv`.
     pub(crate) fn irecv(
         &self,
         comm: Opaque,
@@ -173,7 +173,7 @@ impl Host {
         Ok(Some(request).filter(|request| !request.is_null()))
     }
 
-    /// A call of `test`: the size if it is done.
+    /// Calls `test`. Returns the size if the request is done.
     pub(crate) fn test(&self, request: Opaque) -> Result<Option<usize>, Refused> {
         let (mut done, mut size) = (0, 0);
         // SAFETY: the places are valid, and requests are numbers to the plugin.
@@ -186,9 +186,9 @@ impl Host {
         check("irecvConsumed", unsafe { TABLE.irecv_consumed.unwrap()(comm, 1, request) })
     }
 
-    /// Closes both ends, so that no buffer is used any more.
+    /// Closes both ends, so that buffers are no longer used.
     pub(crate) fn close(&self, pair: Pair) -> Result<(), Refused> {
-        // SAFETY: nobody uses them any more; they are numbers to the plugin.
+        // SAFETY: the ends have no other users; they are numbers to the plugin.
         unsafe {
             check("closeSend", TABLE.close_send.unwrap()(pair.sender))?;
             check("closeRecv", TABLE.close_recv.unwrap()(pair.receiver))?;
@@ -199,7 +199,7 @@ impl Host {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: it is registered. A test may have made this fail.
+        // SAFETY: the memory is registered. The call may fail if a test has requested that.
         let _ = unsafe { TABLE.dereg_mr.unwrap()(self.comm, self.region) };
     }
 }

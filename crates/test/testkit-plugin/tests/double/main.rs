@@ -1,4 +1,4 @@
-//! The double, driven through its tables.
+//! The test plugin, driven through its tables.
 
 mod faults;
 mod host;

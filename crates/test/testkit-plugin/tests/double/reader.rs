@@ -1,4 +1,4 @@
-//! Reads metadata and bounce buffers as a GPU does it for NCCL.
+//! Reads metadata and bounce buffers as a GPU does for NCCL.
 
 use polyrail_nccl_abi::DeviceHandle;
 
@@ -21,8 +21,8 @@ struct Metadata {
     counts: [u64; DEPTH],
 }
 
-/// What a device handle points to: an `unpackNetDeviceHandle`, and the size of the bounce buffer, which the
-/// double adds in host memory.
+/// Target of a device handle: an `unpackNetDeviceHandle`, and the size of the bounce buffer, which the test plugin adds
+/// in host memory.
 #[repr(C)]
 struct Control {
     metadata: *const Metadata,
@@ -37,7 +37,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Of a connection that stays open as long as this is used.
+    /// Creates a reader for a connection, which must stay open while this is used.
     pub(crate) fn new(handle: &DeviceHandle) -> Self {
         assert_eq!((handle.net_device_type, handle.net_device_version), (1, 7));
         assert_eq!((handle.size, handle.needs_proxy_progress), (32, 1));
@@ -53,7 +53,7 @@ impl Reader {
         unsafe { (*self.control).bounce_bytes }
     }
 
-    /// The fragments of the next message, and the number that goes with them.
+    /// Fragments of the next message, and their announced number.
     pub(crate) fn next(&mut self) -> (Vec<Fragment>, u64) {
         self.head = self.head.wrapping_add(1);
         let slot = (self.head % DEPTH as u64) as usize;
@@ -66,7 +66,7 @@ impl Reader {
         }
     }
 
-    /// Puts a message together, as it says where its fragments are.
+    /// Assembles a message from its fragments.
     pub(crate) fn gather(&mut self, to: &mut [u8]) -> Vec<Fragment> {
         let (fragments, count) = self.next();
         assert_eq!(fragments.len() as u64, count);

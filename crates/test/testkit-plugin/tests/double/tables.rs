@@ -1,4 +1,4 @@
-//! All tables, called by `nccl-abi` as hosts do it, and the library that hosts load.
+//! All tables, called by `nccl-abi` as hosts do, and the library that hosts load.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use polyrail_sys::Memory;
 use crate::host::{Host, noise, until};
 
 const LEN: usize = 300_001;
-/// More than there are slots.
+/// More messages than slots.
 const MESSAGES: usize = 20;
 const DEPTH: usize = 16;
 const FRAGMENTS: usize = 2048;
 
-/// What the device handle of a connection leads to.
+/// Target of a connection's device handle.
 struct Bounce {
     metadata: Memory,
     memory: Memory,
@@ -26,11 +26,11 @@ struct Bounce {
 }
 
 impl Bounce {
-    /// Of a connection that is open as long as this is used.
+    /// Reads the handle of a connection, which must stay open while this is used.
     fn of(comm: &RecvComm) -> Self {
         let handle = comm.device_handle().unwrap();
-        // SAFETY: in host memory the plugin's handle leads to four words, two of which are addresses of
-        // metadata and of so many bytes.
+        // SAFETY: in host memory the plugin's handle points to four words, two of which are addresses: of the metadata,
+        // and of `bytes` bytes.
         unsafe {
             let [metadata, bounce, head, bytes] = handle.handle.cast::<[u64; 4]>().read();
             let at = |word: u64| std::ptr::with_exposed_provenance_mut(word as usize);
@@ -150,7 +150,7 @@ fn the_library_that_hosts_load_is_the_same_plugin() {
     let path = std::env::current_exe().unwrap().with_file_name("libnccl_net_scatter.so");
     let library = Library::open(path.to_str().unwrap()).unwrap();
     assert_eq!(library.versions(), [7, 8, 11]);
-    // The variables of this process are not set, so that it is plain.
+    // The variables are not set in this process, so the mode is plain.
     let net = Net::open(&library, None, None).unwrap();
     assert_eq!((net.name().as_str(), net.version(), net.devices().unwrap()), ("Scatter", 11, 1));
     move_messages(&net);

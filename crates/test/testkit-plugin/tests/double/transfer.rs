@@ -1,4 +1,4 @@
-//! Messages arrive, whole and where they belong.
+//! Messages arrive, whole and in the right place.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use polyrail_nccl_abi::{PTR_HOST, PropsV7, PropsV11};
 use crate::host::{Host, Pair, no_handle, noise, until};
 use crate::reader::Reader;
 
-/// Lengths that meet every case: nothing, less than a fragment, odd ones, the longest.
+/// Lengths that cover every case: nothing, less than a fragment, odd ones, the longest.
 const LENS: [usize; 9] = [1, 0, 4095, 4096, 4097, 100_001, 1 << 20, (4 << 20) - 1, 4 << 20];
 
-/// Moves the messages `rounds` times, several under way; gathers them if they come in fragments.
+/// Moves the messages `rounds` times, several at a time. Gathers them if they arrive in fragments.
 fn move_all(host: &Host, pair: &Pair, rounds: usize) {
     let total: usize = LENS.iter().sum();
     let source = host.buffer(pair.sender, noise(5, total + 1)).unwrap();
@@ -78,7 +78,7 @@ fn messages_land_in_the_buffer_in_mode_plain() {
 fn messages_land_in_fragments_in_mode_unpack() {
     let host = Host::new(&[("SCATTER_MODE", "unpack"), ("SCATTER_SEED", "77")]).unwrap();
     let pair = host.pair(0).unwrap();
-    // More messages than there are slots.
+    // More messages than slots.
     move_all(&host, &pair, 2);
     host.close(pair).unwrap();
 }
@@ -195,7 +195,7 @@ fn connections_of_a_device_share_its_bounce_buffer() {
     }
     let [first, second] = pairs;
     let mut reader = Reader::new(&second.handle);
-    // Nobody has said that it is consumed.
+    // The first message was not consumed.
     host.close(first).unwrap();
     until("the second", || host.test(receives[1].0)).unwrap();
     let mut gathered = vec![0; 40_960];
@@ -218,7 +218,7 @@ fn all_tables_tell_the_same_of_a_device() {
         assert_eq!(ncclNetPlugin_v11.get_properties.unwrap()(0, v11.as_mut_ptr()), 0);
         (v7.assume_init(), v11.assume_init().v9)
     };
-    // SAFETY: the plugin's strings live for ever.
+    // SAFETY: the plugin's strings live forever.
     let path = unsafe { std::ffi::CStr::from_ptr(v8.head.pci_path) };
     assert_eq!(path.to_str().unwrap(), "/sys/odd/../path");
     assert_eq!((v8.tail.speed, v7.v6.speed, v9.tail.speed), (0, 0, 0));
@@ -249,7 +249,7 @@ fn a_stranger_at_the_listener_is_no_connection() {
     .unwrap();
 }
 
-/// Pages of this process that are in memory, as `proc_pid_statm(5)` has them.
+/// Resident pages of this process, according to `proc_pid_statm(5)`.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
     text.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -261,7 +261,7 @@ fn a_bounce_buffer_is_in_memory_before_a_message_comes() {
     let host = Host::new(&[("SCATTER_MODE", "unpack"), bounce]).unwrap();
     let before = resident();
     let _pair = host.pair(0).unwrap();
-    // Pages are of 4 KiB at least, and others come and go.
+    // Pages have at least 4 KiB, and others come and go.
     let page = (256 << 20) / (resident() - before).max(1);
     assert!(page < 128 << 10, "{page} bytes for each page that came");
 }

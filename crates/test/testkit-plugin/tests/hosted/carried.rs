@@ -1,4 +1,4 @@
-//! What a plugin carries arrives.
+//! Payload carried by a plugin arrives.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{carried, inside, pair, pattern, wait_for};
 
 const SIZE: usize = 8 << 20;
 
-/// Writes until every flow has carried something, each time other bytes, and compares them.
+/// Writes until every flow has carried something, with different bytes each time, and compares them.
 fn write_until_all_carry((one, two, peer): (&Engine, &Engine, &Peer)) {
     let (from, to) = (one.register(vec![0; SIZE]).unwrap(), two.register(vec![0; SIZE]).unwrap());
     let remote = one.import(&to.describe()).unwrap();
@@ -38,7 +38,7 @@ fn writes_reads_and_messages_arrive_over_two_devices() {
         let (near, far) =
             (one.register(vec![0; SIZE]).unwrap(), two.register(pattern(SIZE, 9)).unwrap());
         let remote = one.import(&far.describe()).unwrap();
-        // Odd places and lengths, some too short to be carried.
+        // Odd offsets and lengths, some too short to be carried.
         for (offset, len) in [(0, SIZE as u64), (1, 4097), (4095, 1 << 20), (77, 300), (5, 65_537)]
         {
             let (here, there) = (near.slice(0, len).unwrap(), remote.slice(offset, len).unwrap());
@@ -66,7 +66,7 @@ fn many_pieces_wait_until_the_plugin_has_room_for_them() {
         let (from, to) =
             (one.register(pattern(SIZE, 3)).unwrap(), two.register(vec![0; SIZE]).unwrap());
         let remote = one.import(&to.describe()).unwrap();
-        // Post the last piece first: that order merges none.
+        // The last piece first: in that order none are merged.
         let pieces = (0..SIZE as u64 / PIECE).rev().map(|piece| piece * PIECE);
         let request = pieces.fold(Request::write(&peer), |request, at| {
             request.segment(from.slice(at, PIECE).unwrap(), remote.slice(at, PIECE).unwrap())
@@ -129,7 +129,7 @@ fn memory_of_a_device_that_the_plugin_does_not_take_is_staged() {
     });
 }
 
-/// Pieces lie one behind the other in the ring, and a device copies each to its place.
+/// Pieces lie one after another in the bounce buffer, and a device copies each to its place.
 #[test]
 fn many_pieces_go_through_the_ring() {
     inside("carried::many_pieces_go_through_the_ring", &[], || {
@@ -143,7 +143,7 @@ fn many_pieces_go_through_the_ring() {
         let there = two.register(memory.clone()).unwrap();
         let remote = one.import(&there.describe()).unwrap();
         let from = one.register(pattern(LEN, 4)).unwrap();
-        // Post the last piece first: that order merges none.
+        // The last piece first: in that order none are merged.
         let pieces = (0..LEN as u64 / PIECE).rev().map(|piece| piece * PIECE);
         let request = pieces.fold(Request::write(&peer), |request, at| {
             request.segment(from.slice(at, PIECE).unwrap(), remote.slice(at, PIECE).unwrap())
@@ -159,7 +159,7 @@ fn many_pieces_go_through_the_ring() {
 #[test]
 fn a_ring_that_is_too_small_gives_its_memory_to_a_larger_one() {
     inside("carried::a_ring_that_is_too_small_gives_its_memory_to_a_larger_one", &[], || {
-        // One half of the limit is for what arrives: the large ring and not both.
+        // One half of the limit is for arriving data: the large ring fits, but not both.
         let limit = [("staging_bytes", "64KiB"), ("staging_limit_bytes", "2MiB")];
         let chunks = [("chunk_bytes", "1MiB"), ("gpu_chunk_bytes", "1MiB")];
         let (one, two, peer) = pair(&[limit, chunks].concat());
@@ -195,10 +195,10 @@ fn a_region_that_ends_in_flight_is_not_touched_any_more() {
                 (one.register(pattern(SIZE, round)).unwrap(), two.register(vec![0; SIZE]).unwrap());
             let remote = one.import(&to.describe()).unwrap();
             let pending = one.write(&peer, &from.all(), &remote.all()).unwrap();
-            // Sometimes at the sender, sometimes at the receiver.
+            // Alternates between the sender's and the receiver's region.
             let ended = if round % 2 == 0 { from } else { to };
             drop(ended);
-            // Either it was through before, or it fails; it never hangs.
+            // The transfer either was complete before, or fails. It never hangs.
             let _ = pending.join();
         }
         write_until_all_carry((&one, &two, &peer));

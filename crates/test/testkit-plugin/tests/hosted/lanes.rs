@@ -1,4 +1,4 @@
-//! Connections of the double as an engine has them: what they know of memory, and how they close.
+//! Connections of the test plugin as used by an engine: their registered memory, and their close.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ fn host() -> Host {
     Host::load(library().to_str().unwrap(), Wishes::default()).unwrap()
 }
 
-/// Begins a connection: where its ends come, the one that has connected and the one that has accepted.
+/// Begins a connection. Returns receivers of its connecting end and its accepting end.
 fn begun(host: &Host) -> [Receiver<Result<Lane, String>>; 2] {
     begun_within(LIMIT, host)
 }
@@ -122,7 +122,7 @@ fn what_nobody_wants_any_more_is_not_accepted() {
         is_wanted.store(false, Ordering::Relaxed);
         let gone = accepted.recv_timeout(LIMIT).map(|lane| lane.map(|lane| lane.close()));
         assert_eq!(gone, Err(RecvTimeoutError::Disconnected), "it is let go without a word");
-        // Nobody listens there any more.
+        // There is no listener any more.
         let (connect, connected) = channel();
         host.connect(0, &handle, LIMIT, || true, move |lane| connect.send(lane).unwrap());
         assert!(connected.recv_timeout(LIMIT).unwrap().is_err());
@@ -142,7 +142,7 @@ fn a_call_that_does_not_return_keeps_no_connection_from_closing() {
             wait_for("the lane is closed", || lane.is_closed());
         }
         assert!(begin.elapsed() < LIMIT, "not only when the call has returned");
-        // Its end would wait for the call.
+        // Dropping the host would wait for the call.
         std::mem::forget(host);
     });
 }
@@ -201,7 +201,7 @@ fn who_forgets_memory_leaves_others_theirs() {
         };
         let first = post(&receiver, one, &to);
         bring(&first);
-        // The same bytes, by somebody who still waits for them.
+        // The same bytes, posted by a holder that still waits for them.
         let second = post(&receiver, other, &to);
         assert!(receiver.forget(one));
         assert_eq!(receiver.broken(), None);
@@ -245,7 +245,7 @@ fn what_closes_while_the_host_ends_is_closed() {
         // The thread is busy with them when the host ends.
         busy.iter().for_each(Lane::close);
         let end = std::thread::spawn(move || drop(host));
-        // Some before the thread stops, some when it is about to, and some behind that.
+        // Some before the thread stops, some when it is about to, and some after that.
         for (place, lane) in others.iter().enumerate() {
             match place {
                 0 | 1 => {}

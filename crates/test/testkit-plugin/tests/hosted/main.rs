@@ -1,7 +1,6 @@
-//! Two engines whose rails are devices of the double: what it carries arrives byte by byte, and what it does wrong
-//! ends no engine.
+//! Two engines whose rails are devices of the test plugin. Carried bytes arrive, and the plugin's faults end no engine.
 //!
-//! The double reads the environment, so each test runs its body in a process of its own.
+//! The test plugin reads the environment, so each test runs its body in a separate process.
 
 mod carried;
 mod lanes;
@@ -21,12 +20,12 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Set in processes that run a body.
 const INSIDE: &str = "HOSTED_INSIDE";
 
-/// Runs the body of this test in another process, with these variables for the double.
+/// Runs the body of this test in another process, with these variables for the test plugin.
 pub(crate) fn inside(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
-        // An engine that hangs would also hang at its end, behind a test that has failed by then.
+        // An engine that hangs would also hang when it is dropped, after the test has failed.
         std::thread::spawn(|| {
-            // The time is the deadline itself.
+            // The sleep is the time limit itself.
             std::thread::sleep(2 * DEADLINE);
             eprintln!("the test does not end");
             std::process::abort();
@@ -42,12 +41,12 @@ pub(crate) fn inside(test: &str, variables: &[(&str, &str)], body: impl FnOnce()
     assert!(text.contains("1 passed"), "there is no test of that name: {text}");
 }
 
-/// The double, as an engine is told of it.
+/// The test plugin's name in an engine's settings.
 pub(crate) fn double() -> String {
     format!("plugin:{}", library().display())
 }
 
-/// The double, as a host loads it: cargo puts it beside the programs of tests.
+/// Path of the test plugin: cargo puts it beside the test programs.
 pub(crate) fn library() -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let path: PathBuf = deps.parent().unwrap().join("libnccl_net_scatter.so");
@@ -63,7 +62,7 @@ pub(crate) fn engine(rails: &str, settings: &[(&str, &str)]) -> Result<Engine, E
     Engine::builder().config(config.build().unwrap()).build()
 }
 
-/// Two engines that know each other.
+/// Two engines that are peers.
 pub(crate) fn pair(settings: &[(&str, &str)]) -> (Engine, Engine, Peer) {
     let (one, two) = (engine(&double(), settings).unwrap(), engine(&double(), settings).unwrap());
     let peer = one.add_peer(&two.metadata()).unwrap();
@@ -74,7 +73,7 @@ pub(crate) fn wait_for(what: &str, mut look: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !look() {
         assert!(Instant::now() < until, "{what}");
-        // It looks again: other threads get there.
+        // Other threads make the progress, without an event, so poll.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -85,7 +84,7 @@ pub(crate) fn carried(stats: &Stats) -> Vec<u64> {
     rails.flat_map(|rail| &rail.flows).map(|flow| flow.carried_bytes).collect()
 }
 
-/// Bytes that differ from place to place, and from round to round.
+/// Bytes that differ between places and between rounds.
 pub(crate) fn pattern(len: usize, round: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(round).fill(&mut bytes);

@@ -1,5 +1,5 @@
-//! Devices near GPUs: on a machine with four devices and eight GPUs, each GPU's payload prefers the device behind its own
-//! switch.
+//! Devices near GPUs: on a machine with four devices and eight GPUs, each GPU's payload prefers the device behind its
+//! own switch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const SIZE: usize = 64 << 10;
 const POSTS: u64 = 20;
 const FOUR: (&str, &str) = ("SCATTER_DEVICES", "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4");
 
-/// Runs a body whose double has the four data interfaces of the machine.
+/// Runs a body whose test plugin has the machine's four data interfaces.
 fn on_a3_high(test: &str, body: impl FnOnce(&Path)) {
     if std::env::var_os(INSIDE).is_some() {
         let root = std::env::var_os("NEAR_ROOT").unwrap();
@@ -35,7 +35,7 @@ fn on_a3_high(test: &str, body: impl FnOnce(&Path)) {
     inside(test, &[FOUR, ("SCATTER_PCI", &paths), ("NEAR_ROOT", &root)], || {});
 }
 
-/// The GPUs of the machine, in the order of their addresses.
+/// GPUs of the machine, in the order of their addresses.
 fn gpus(root: &Path) -> Vec<Arc<FakeDevice>> {
     let topology = Topology::read(&Sysroot::at(root)).unwrap();
     let gpu = |gpu: &Gpu| {
@@ -47,7 +47,7 @@ fn gpus(root: &Path) -> Vec<Arc<FakeDevice>> {
     topology.gpus.iter().map(gpu).collect()
 }
 
-/// Memory of a GPU, and a place for it at the other end.
+/// Memory of a GPU, and its target at the other end.
 fn regions(engines: (&Engine, &Engine), gpu: &Arc<FakeDevice>) -> (Region, Region) {
     let content = pattern(SIZE, gpu.identity().index.into());
     let memory = gpu.memory(&content);
@@ -59,7 +59,7 @@ fn write(one: &Engine, peer: &Peer, (from, to): &(Region, Region)) -> PreparedTr
     one.prepare(Request::write(peer).segment(from.all(), remote.all())).unwrap()
 }
 
-/// What each rail has sent.
+/// Bytes sent by each rail.
 fn sent(engine: &Engine) -> Vec<u64> {
     let stats = engine.stats();
     stats.peers[0].rails.iter().map(|rail| rail.tx_bytes).collect()
@@ -85,10 +85,10 @@ fn each_gpu_prefers_the_device_behind_its_switch() {
             let names = prepared.near_rails();
             assert!(names.len() == 1 && names[0].ends_with(&near), "GPU {index}: {names:?}");
             let before = sent(&one);
-            // Each alone, so that its rail has nothing else to do.
+            // One post at a time, so that its rail has no other work.
             (0..POSTS).for_each(|_| assert!(prepared.post().unwrap().join().is_ok()));
             let more: Vec<u64> = sent(&one).iter().zip(before).map(|(a, b)| a - b).collect();
-            // A flow may be connected anew just then.
+            // A flow may be reconnecting at that moment.
             let least = SIZE as u64 * POSTS * 3 / 4;
             assert!(more[index / 2] >= least, "GPU {index}: {more:?}");
         }

@@ -1,5 +1,4 @@
-//! A plugin whose connections fall silent without breaking: whoever waits for what they owe is not kept waiting for
-//! ever.
+//! A plugin whose connections become silent without breaking. Waits for their bytes must still end.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,16 +9,16 @@ use polyrail::{Engine, Peer, Region, RemoteRegion, Request, Transfer};
 use crate::{carried, double, engine, inside, pair, pattern, wait_for};
 
 const SIZE: usize = 256 << 10;
-/// From the first byte on.
+/// Silent from the first byte on.
 const SILENT: (&str, &str) = ("SCATTER_SILENT_AFTER", "0:0");
 /// Longer than any test may take: this end never gives up first.
 const PATIENT: &[(&str, &str)] =
     &[("rail_stall_ms", "60000"), ("peer_timeout_ms", "120000"), ("proxies", "1")];
 
-/// Less than that, and far more than it takes where a machine stands still for moments.
+/// Less than that, and far longer than needed on a machine that stalls for moments.
 const SOON: Duration = Duration::from_secs(50);
 
-/// An engine that gives up a rail after so long.
+/// An engine that gives up a rail after this time.
 fn with_stall(stall_ms: &str) -> Engine {
     engine(&double(), &[("rail_stall_ms", stall_ms)]).unwrap()
 }
@@ -28,7 +27,7 @@ fn patient() -> Engine {
     engine(&double(), PATIENT).unwrap()
 }
 
-/// A write that the plugin has and does not bring.
+/// A write that the plugin has taken and does not deliver.
 struct Stuck {
     transfer: Transfer,
     from: Region,
@@ -42,7 +41,7 @@ fn stuck(one: &Engine, two: &Engine) -> Stuck {
     Stuck { transfer, from, to }
 }
 
-/// What the first is to write, where it is to get, and that as the first knows it.
+/// Source of the first engine's writes, their target, and the target as known to the first engine.
 fn regions(one: &Engine, two: &Engine) -> (Region, Region, RemoteRegion) {
     let (from, to) =
         (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
@@ -53,19 +52,18 @@ fn regions(one: &Engine, two: &Engine) -> (Region, Region, RemoteRegion) {
 /// Writes until the plugin has carried something.
 fn write_until_carried(one: &Engine, peer: &Peer, from: &Region, to: &RemoteRegion) {
     wait_for("something is carried", || {
-        // The peer says that all is in place.
+        // The peer reports that all bytes are in place.
         one.write(peer, &from.all(), &to.all()).unwrap().join().unwrap();
         carried(&one.stats()).iter().any(|bytes| *bytes > 0)
     });
 }
 
-/// Posts until the plugin has what was posted last.
+/// Posts until the last posted transfer is in the plugin.
 fn until_stuck(post: impl Fn() -> Transfer) -> Transfer {
     let mut last = None;
     wait_for("the plugin has payload", || {
         let transfer = post();
-        // In many short waits: a machine that stands still for a moment makes one of them longer, and the engine has
-        // the others.
+        // Many short waits: a machine that stalls for a moment makes one of them longer, and the engine has the others.
         let mut waits = (0..70).map(|_| transfer.wait(Duration::from_millis(10)));
         let is_stuck = waits.all(|ended| ended.is_none());
         last = Some(transfer);
@@ -74,7 +72,7 @@ fn until_stuck(post: impl Fn() -> Transfer) -> Transfer {
     last.unwrap()
 }
 
-/// Fails unless this is over soon.
+/// Fails unless the work ends soon.
 fn soon<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = channel();
     std::thread::spawn(move || done.send(work()));
@@ -114,13 +112,13 @@ fn a_cancel_of_what_a_silent_connection_has_is_over() {
     });
 }
 
-/// Which half of an engine's proxies a callback comes from.
+/// Side of an engine's progress threads on which a callback runs.
 enum Half {
     Sends,
     Receives,
 }
 
-/// Does something in a callback of a proxy: of the only one that moves on, or gives up, connections of the plugin.
+/// Runs `work` in a callback of a progress thread: of the only one that drives, or gives up, the plugin's connections.
 fn in_callback(of: &Engine, half: &Half, work: impl Fn() + Clone + Send + Sync + 'static) {
     let third = patient();
     let peer = of.add_peer(&third.metadata()).unwrap();
@@ -230,7 +228,7 @@ fn failures_that_only_the_receiver_sees_are_not_tried_again_at_once() {
         loop {
             one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
             let now = lost();
-            // Less than the shortest pause. What was counted later, perhaps since the machine stood still, says nothing.
+            // Less than the shortest pause. Later counts may be due to a stall of the machine, and are ignored.
             if begin.elapsed() > Duration::from_millis(1500) {
                 break;
             }
@@ -261,7 +259,7 @@ fn a_plugin_that_accepts_later_than_a_peer_may_be_silent_loses_no_peer() {
         let (one, two, peer) = pair(&[("channels", "1"), ("peer_timeout_ms", "2000")]);
         let (from, to, remote) = regions(&one, &two);
         let begin = Instant::now();
-        // Each write ends well, over the flows' own connections at first.
+        // Each write succeeds, at first over the flows' own connections.
         write_until_carried(&one, &peer, &from, &remote);
         assert!(begin.elapsed() > Duration::from_secs(3), "before the plugin accepts");
         let mut landed = vec![0; SIZE];
@@ -278,7 +276,7 @@ fn a_plugin_that_accepts_later_than_a_peer_may_be_silent_loses_no_peer() {
 fn a_plugin_that_holds_up_its_peer_while_it_accepts_loses_no_connection() {
     let test = "silent::a_plugin_that_holds_up_its_peer_while_it_accepts_loses_no_connection";
     inside(test, &[("SCATTER_ACCEPT_HOLDS", "1500")], || {
-        // The one that receives waits for the plugin, and of those that send only the one that has a connection.
+        // The receiver waits for the plugin, and of the senders only the one that has a connection.
         let (one, two, peer) = pair(&[("channels", "2"), ("proxies", "2,1")]);
         let (from, _to, remote) = regions(&one, &two);
         wait_for("all flows are carried", || {

@@ -1,5 +1,4 @@
-//! A plugin that never returns from a call: transfers end with an error that names it, and engines and regions can be
-//! dropped.
+//! A plugin call that never returns: transfers end with an error that names it, and engines and regions can be dropped.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use crate::{DEADLINE, carried, inside, library, pair, pattern, wait_for};
 
 const SIZE: usize = 256 << 10;
 
-/// After so many calls of it that return, one of the function does not.
+/// After this many returning calls of the function, a call never returns.
 fn a_call_that_never_returns(test: &str, function: &'static str, returning: u32) {
     let call = format!("{function}:{returning}:3600000");
     inside(test, &[("SCATTER_SLOW_CALL", &call)], || {
@@ -18,7 +17,7 @@ fn a_call_that_never_returns(test: &str, function: &'static str, returning: u32)
         let begin = Instant::now();
         let mut all = Vec::new();
         let error = loop {
-            // Each has to be registered.
+            // Each region has to be registered.
             let from = one.register(pattern(SIZE, 1)).unwrap();
             let to = two.register(vec![0; SIZE]).unwrap();
             let remote = one.import(&to.describe()).unwrap();
@@ -104,7 +103,7 @@ fn who_comes_back_is_used_again() {
                 transfer.wait(DEADLINE).expect("the transfer ends")
             });
             failed += u32::from(!matches!(written, Ok(Ok(_))));
-            // Every isend from then on takes as long, so that none is carried in time.
+            // Every isend from then on takes as long, so none is carried in time.
             failed > 0 && matches!(written, Ok(Ok(_)))
         });
         drop((from, to, one, two));

@@ -1,4 +1,4 @@
-//! Threads that a plugin starts are found, and compared with the bindings.
+//! Threads started by a plugin are found, and compared with the bindings.
 
 use polyrail_sys::threads::allowed_cpus;
 
@@ -12,13 +12,13 @@ fn threads_of_a_plugin_are_compared_with_the_bindings() {
     inside(test, &[("SCATTER_THREAD_CPU", &last.to_string())], || {
         let bound = format!("lo:{first}");
         let (_one, two, _peer) = pair(&[("tx_bindings", &bound), ("rx_bindings", &bound)]);
-        // The double starts its thread with the first connection, and binds it then.
+        // The test plugin starts its thread with the first connection, and binds it then.
         let told = match first != last {
             true => format!("on CPUs {last}, which no binding names\n"),
             false => format!("on CPUs {last}\n"),
         };
         wait_for("a thread of the plugin is told", || two.dump().contains(&told));
-        // Without bindings nothing was asked for.
+        // Without bindings nothing was requested.
         let free = engine(&double(), &[]).unwrap();
         assert!(!free.dump().contains("no binding"), "{}", free.dump());
     });

@@ -1,10 +1,10 @@
-//! What a plugin does wrong: an engine that can't host it says so, and one that hosts it lives on.
+//! Faults of a plugin: an engine that can't host it reports that, and one that hosts it continues.
 
 use polyrail::Explain;
 
 use crate::{carried, double, engine, inside, pair, pattern, wait_for};
 
-/// All cases, each for a process of its own, or the one of this process.
+/// All cases, each for a separate process, or the one of this process.
 fn cases<const N: usize>(variable: &str, all: [&'static str; N]) -> Vec<&'static str> {
     match std::env::var(variable) {
         Ok(one) => all.into_iter().filter(|case| *case == one).collect(),
@@ -12,7 +12,7 @@ fn cases<const N: usize>(variable: &str, all: [&'static str; N]) -> Vec<&'static
     }
 }
 
-/// An engine with a double that says such things of itself is refused with this text.
+/// Checks that an engine refuses the test plugin with these variables, with this text.
 fn refused(test: &str, variables: &[(&str, &str)], text: &str) {
     inside(test, variables, || {
         let error = engine(&double(), &[]).unwrap_err();
@@ -120,7 +120,7 @@ fn settings_that_no_plugin_goes_with() {
     });
 }
 
-/// All bytes arrive whatever the plugin does from some call on: payload takes the TCP connections meanwhile.
+/// All bytes arrive even if the plugin fails from some call on: payload then uses the TCP connections.
 fn arrives_nevertheless(test: &str, variables: &[(&str, &str)]) {
     inside(test, variables, || {
         const SIZE: usize = 2 << 20;
