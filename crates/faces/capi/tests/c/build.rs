@@ -1,14 +1,14 @@
-//! Builds programs in C with what `make install` puts into a folder, and runs them.
+//! Builds programs in C with the files that `make install` puts into a folder, and runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// What the tests call, and how to get it.
+/// Command that installs the tests' tools and runs them.
 const RUN: &str = "apt-get install gcc g++ make pkg-config valgrind && cargo test -p polyrail-capi";
 
-/// A compiler that is there, and what it is to hold programs against.
+/// A compiler of this machine, and the standard that it checks programs against.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiler {
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ pub(crate) fn skipped(reason: &str) {
     polyrail_skip::skip(reason, RUN);
 }
 
-/// The compilers of this machine: gcc and g++ must be there, and clang is asked if it is.
+/// Compilers of this machine. gcc and g++ are required, and clang is used if it is installed.
 pub(crate) fn compilers() -> Result<Vec<Compiler>, String> {
     ["gcc", "g++", "make", "pkg-config"].into_iter().try_for_each(has)?;
     Ok(COMPILERS.into_iter().filter(|compiler| has(compiler.name).is_ok()).collect())
@@ -49,7 +49,7 @@ pub(crate) fn has(program: &str) -> Result<(), String> {
     }
 }
 
-/// Where `make install` has put everything, once for all tests of a program.
+/// Folder into which `make install` has put everything, once for all tests of a program.
 pub(crate) fn installed() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
@@ -69,7 +69,7 @@ pub(crate) fn installed() -> &'static Path {
     })
 }
 
-/// The static library. Cargo puts it beside the tests, and builds what they use before them: the latest.
+/// The static library. Cargo puts it beside the tests, and builds it before them: the latest one.
 pub(crate) fn archive(test: &Path) -> PathBuf {
     let entries = std::fs::read_dir(test.parent().unwrap()).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path()).filter(|path| {
@@ -80,9 +80,9 @@ pub(crate) fn archive(test: &Path) -> PathBuf {
     paths.max_by_key(changed).expect("the library is built before its tests")
 }
 
-/// Builds a source, `examples/hello` for instance, and returns the program.
+/// Builds a source, for instance `examples/hello`, and returns the program.
 pub(crate) fn build(source: &str, compiler: &Compiler, options: &[&str]) -> PathBuf {
-    // Two folders may each have a source of that name, and both are built at once.
+    // Two folders may each have a source with this name, and both are built at the same time.
     let stem = source.replace('/', "-");
     let source = folder().join(source).with_extension("c");
     let kind: String = options.concat().chars().filter(char::is_ascii_alphanumeric).collect();
@@ -113,7 +113,7 @@ fn package(is_static: bool) -> Vec<String> {
     said.split_whitespace().map(str::to_owned).collect()
 }
 
-/// To run a program of [`build`] with these arguments, under another one if there is one.
+/// Command for a program of [`build`] with these arguments, under another program if `under` is not empty.
 pub(crate) fn command(program: &Path, under: &[&str], arguments: &[&str]) -> Command {
     let words: Vec<String> = under
         .iter()
@@ -121,7 +121,7 @@ pub(crate) fn command(program: &Path, under: &[&str], arguments: &[&str]) -> Com
         .chain([program.to_str().unwrap().to_owned()])
         .chain(arguments.iter().map(|word| (*word).to_owned()))
         .collect();
-    // One that hangs is a failure, and not the end of all tests.
+    // A hanging program is a failure, and must not block all tests.
     let mut command = Command::new("timeout");
     command.arg("300").args(words).env("LD_LIBRARY_PATH", installed().join("lib"));
     command

@@ -1,5 +1,5 @@
-//! The header, the list of versions and the library have the same functions, and the header is what cbindgen
-//! makes of the crate.
+//! The header, the list of versions and the library have the same functions, and the header is the one that cbindgen
+//! generates from the crate.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ fn read(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The functions that the header declares.
+/// Functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = read("include/polyrail.h");
     let body = header.split("extern \"C\" {").nth(1).unwrap();
@@ -25,7 +25,7 @@ fn declared() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The functions with their versions as the list has them, and the versions.
+/// Functions with their versions according to the list, and the versions.
 fn versioned() -> BTreeSet<String> {
     let map = read("polyrail.map");
     let (mut all, mut version) = (BTreeSet::new(), "");
@@ -89,7 +89,7 @@ fn the_sources_the_header_and_the_versions_have_the_same_functions() {
     assert_eq!(defined, declared, "`make -C crates/faces/capi header` writes the header");
 }
 
-/// Nothing of Rust can be seen, so two libraries of this kind can be in one process.
+/// No Rust symbols are visible, so two such libraries can be in one process.
 #[test]
 fn the_library_exports_these_functions_with_their_version_and_nothing_else() {
     if let Err(reason) = compilers() {
@@ -117,10 +117,10 @@ fn the_page_quotes_the_example_that_runs() {
             "docs/c.md has no {name}"
         );
     }
-    // Each call that the page names is one.
+    // Each call that the page names exists.
     let words = page.split(|one: char| !one.is_alphanumeric() && one != '_');
     let header = read("include/polyrail.h");
-    // The functions that set sizes are made by a macro.
+    // A macro defines the functions that set sizes.
     let is_known = |word: &&str| header.contains(word.trim_end_matches("_init"));
     let unknown: Vec<_> =
         words.filter(|word| word.starts_with("polyrail_")).filter(|word| !is_known(word)).collect();

@@ -8,7 +8,7 @@ use crate::build::{archive, done, folder, has};
 const RUN: &str = "apt-get install g++ make python3-venv && cargo test -p polyrail-capi --test c nixl, with the \
                    internet for `pip install nixl-cu12`";
 
-/// The version that is tested; others: `make -C integrations/nixl test PYTHON=…`.
+/// The tested version. For others: `make -C integrations/nixl test PYTHON=…`.
 const NIXL: &str = "nixl-cu12==1.5.1";
 
 #[test]
@@ -40,7 +40,7 @@ fn agents_of_nixl_move_memory_through_the_backend() {
     assert!(told.lines().filter(|line| line.starts_with("ok ")).count() >= 8, "{told}");
 }
 
-/// A Python with NIXL, which is kept: its package is large.
+/// A Python with NIXL, which is kept because its package is large.
 fn environment() -> Result<PathBuf, String> {
     let environment = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nixl-python");
     let python = environment.join("bin/python");

@@ -1,5 +1,5 @@
-//! Programs in C and C++: the examples, and those that do everything wrong. They are built by each compiler
-//! of this machine, and run as they are, under valgrind, and with the address sanitizer.
+//! Programs in C and C++: the examples, and programs that misuse the interface. They are built by each compiler of this
+//! machine, and run plain, under valgrind, and with the address sanitizer.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -7,13 +7,13 @@ use std::thread;
 
 use crate::build::{STATIC, build, command, compilers, done, has, installed, skipped, told};
 
-/// A program, and what it prints at its end.
+/// A program, and the text that it prints at its end.
 #[derive(Clone, Copy)]
 struct Program {
     source: &'static str,
     says: &'static str,
-    /// Whether valgrind and the sanitizers watch it. Valgrind makes a program some 50 times slower and nobody
-    /// waits for 100,000 segments there, so these are its arguments.
+    /// Arguments for runs under valgrind and the sanitizers, if it runs under them. Valgrind makes a program some 50
+    /// times slower, so these avoid 100,000 segments.
     watched: Option<&'static [&'static str]>,
 }
 
@@ -51,7 +51,7 @@ const VALGRIND: [&str; 5] = [
     "--errors-for-leak-kinds=definite,indirect",
 ];
 
-/// Does all of this, two at a time.
+/// Runs `work` on all items, two at a time.
 fn each<T: Sync>(all: &[T], work: impl Fn(&T) + Sync) {
     let left = Mutex::new(all.iter());
     let next = || left.lock().unwrap().next();
@@ -96,7 +96,7 @@ fn every_compiler_takes_every_program_and_it_runs() {
     });
     for compiler in &compilers {
         two_processes(&build("examples/two_processes", compiler, &[]), &[]);
-        // Without a GPU it says so.
+        // Without a GPU the program reports that.
         let output = command(&build("examples/cuda", compiler, &[]), &[], &[]).output().unwrap();
         let said = told(&output);
         match output.status.code() {
@@ -144,14 +144,14 @@ fn valgrind_finds_nothing() {
     }
 }
 
-/// Valgrind takes the tags that the cipher's assembly makes for uninitialised, though the other end opens
-/// what they seal. So it complains where they are compared, and where records are sent. Of the two structures that
-/// `capget` fills it knows the first.
+/// Valgrind treats the tags made by the cipher's assembly as uninitialised, though the other end opens the sealed data.
+/// So it complains where they are compared, and where records are sent. Of the two structures that `capget` fills it
+/// knows only the first.
 fn known_to_valgrind() -> String {
     let entry = |kind: &str, what: &str, function: &str| {
         format!("{{\n  tag\n  Memcheck:{kind}\n{what}  ...\n  fun:*{function}*\n  ...\n}}\n")
     };
-    // As many as one call takes.
+    // The maximum number of pieces per call.
     let pieces = (0..1024).map(|piece| format!("sendmsg(msg.msg_iov[{piece}])"));
     let sent = pieces.chain(["socketcall.sendto(msg)".to_owned()]);
     let sent = sent.map(|sent| entry("Param", &format!("  {sent}\n"), "polyrail_sys"));
