@@ -1,6 +1,5 @@
-//! Runs the simulation with an adversary on every path, and that with a peer that lies, over many
-//! seeds: `adversary [--first N] [--seeds N]`, or one
-//! of them again: `adversary --seed N`. Numbers are decimal, or 0x and hex.
+//! Runs the simulation with an adversary on every path, and the one with a lying peer, over many seeds: `adversary
+//! [--first N] [--seeds N]`, or one of them again: `adversary --seed N`. Numbers are decimal, or 0x and hex.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,7 +7,7 @@ use std::time::Instant;
 
 use polyrail_testkit::{Rng, Scenario, Simulation, Tally, Violation};
 
-/// How often it says how far it is.
+/// Number of seeds between progress messages.
 const SEEDS_A_LINE: u64 = 5000;
 
 struct Arguments {

@@ -1,5 +1,5 @@
-//! Shows which modules use which below a folder, and the circles between its subfolders:
-//! `cargo run -p polyrail-testkit --example modules -- crates/cli/src/cmd/bench [--modules]`.
+//! Prints the dependencies of modules below a folder, and the cycles between its subfolders: `cargo run -p
+//! polyrail-testkit --example modules -- crates/cli/src/cmd/bench [--modules]`.
 
 #[path = "../tests/modules/graph.rs"]
 mod graph;
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Folders from the top, below each what it uses, and the circles last.
+/// Formats folders from the top, the dependencies of each, and the cycles last.
 fn text(graph: &Graph<'_>, each: bool) -> String {
     let folders = graph.folders();
     let mut lines = vec![format!("{} modules in {} folders", graph.len(), folders.len())];

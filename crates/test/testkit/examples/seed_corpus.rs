@@ -1,4 +1,4 @@
-//! Writes the inputs that the fuzzers begin with: `seed_corpus FOLDER` makes `FOLDER/<fuzzer>/seed-N`.
+//! Writes the initial inputs of the fuzzers: `seed_corpus FOLDER` creates `FOLDER/<fuzzer>/seed-N`.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use polyrail_testkit::Rng;
 const KEY: RegionKey = RegionKey { slot: 2, generation: 3, nonce: 0x1122_3344_5566_7788 };
 const RING: SharedPlace = SharedPlace { process: 1, descriptor: 2, bytes: 1 << 20, token: 3 };
 
-/// Config files that show each kind of value and each kind of mistake.
+/// Config files with each kind of value and each kind of mistake.
 const CONFIGS: &[&str] = &[
     "",
     "# nothing\n",
@@ -95,7 +95,7 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
     inputs.push(Message::CarrierOffered { of, offered: Err("no".into()) }.encode());
     inputs.push(Message::CarrierAccepted { of, accepted: Ok(()) }.encode());
     inputs.push(Message::CarrierAccepted { of, accepted: Err("no".into()) }.encode());
-    // What comes first says how the stream is cut into records and reads.
+    // The first bytes decide how the stream is cut into records and reads.
     inputs.iter().map(|input| [&rng.bits().to_le_bytes(), input.as_slice()].concat()).collect()
 }
 
@@ -235,7 +235,7 @@ fn hello() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Whole messages of strangers, and changes to those of the other end: where, what, which bytes.
+/// Whole messages of unauthenticated clients, and changes to those of the other end: position, kind, bytes.
 fn handshake(rng: &mut Rng) -> Vec<Vec<u8>> {
     let mut inputs = vec![Vec::new(), vec![0; 49], vec![1; 49], vec![4; 49], vec![1; 200]];
     for what in 0..4 {
@@ -246,13 +246,13 @@ fn handshake(rng: &mut Rng) -> Vec<Vec<u8>> {
             inputs.push(bytes);
         }
     }
-    // What shows a certificate of nobody: length, signature, one certificate; and two empty ones.
+    // Messages with an invalid certificate: length, signature, one certificate; and two empty ones.
     inputs.push(b"\x0d\0\x02\0\x01\x02\x01\x06\0\x30\x04\x30\x02\x05\0hello".to_vec());
     inputs.push(b"\x07\0\0\0\x02\0\0\0\0hello".to_vec());
     inputs
 }
 
-/// Bytes that encode calls: the first chooses receiver or sender.
+/// Bytes that encode calls: the first one selects receiver or sender.
 fn calls(rng: &mut Rng) -> Vec<Vec<u8>> {
     (0..12)
         .map(|index| {

@@ -1,5 +1,5 @@
-//! What bytes must be where. Both ends of an operation compute it from the operation's seed, so
-//! nothing but the seed has to be told.
+//! Expected bytes of memory. Both ends of an operation compute them from the operation's seed, so only the seed has to
+//! be sent.
 
 use polyrail::{Memory, Region, RegionError};
 use polyrail_testkit::Rng;
@@ -8,19 +8,19 @@ use crate::talk::Mark;
 
 /// Bytes of a slot: room for the longest operation with all its gaps.
 pub(crate) const SLOT_BYTES: u64 = 3 << 20;
-/// What memory holds where no operation put anything.
+/// Content of memory that no operation has written.
 pub(crate) const FILL: u8 = 0xa5;
-/// Bytes behind an operation that must stay as they are.
+/// Bytes behind an operation that must stay unchanged.
 const GUARD_BYTES: u64 = 64;
 /// Payload of the longest operation.
 const LONGEST: u64 = (5 << 19) + 3;
 const PIECES_MAX: u64 = 300;
 const GAP_MAX: u64 = 200;
-/// Bytes are made, read and compared in blocks of this size, on the stack: a worker whose memory is
-/// scarce must still be able to look.
+/// Bytes are made, read and compared in blocks of this size, on the stack: a worker with little memory must still be
+/// able to check.
 const BLOCK_BYTES: u64 = 16 << 10;
-/// What every region leaves of the address space. A Rust program that gets no memory for something
-/// small ends, so what is tested is that nobody gets memory for something large.
+/// Address space that every region leaves free. A Rust program ends if a small allocation fails, so the tests only make
+/// large ones fail.
 const SPARE_BYTES: u64 = 24 << 20;
 /// A prime, so that no displacement by whole chunks or pages looks right.
 const TABLE_BYTES: usize = 1_048_583;
@@ -28,16 +28,16 @@ const TABLE_BYTES: usize = 1_048_583;
 /// An endless text of random bytes; each seed begins elsewhere in it.
 pub(crate) struct Text(Vec<u8>);
 
-/// Where the bytes of an operation are at one end: pieces of a slot, in the order of the text.
+/// Places of an operation's bytes at one end: pieces of a slot, in the order of the text.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// Offset in the slot, and length.
     pub(crate) pieces: Vec<(u64, u64)>,
-    /// Where the last piece ends.
+    /// End of the last piece.
     pub(crate) span: u64,
 }
 
-/// What a slot must hold: pieces of a text, and nothing between and behind them.
+/// Expected content of a slot: pieces of a text, and filling between and behind them.
 pub(crate) struct Expected<'a> {
     text: &'a Text,
     seed: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Expected<'a> {
     bytes: u64,
 }
 
-/// An operation's bytes at both ends.
+/// Bytes of an operation at both ends.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) bytes: u64,
@@ -68,7 +68,7 @@ impl Text {
         Self(table)
     }
 
-    /// What a slot must hold if its operation, or the first `bytes` of it, is in place.
+    /// Expected content of a slot if its operation, or the first `bytes` of it, is in place.
     pub(crate) fn expected(&self, seed: u64, layout: &Layout, bytes: u64) -> Expected<'_> {
         let mut at = 0;
         let piece = |&(offset, len): &(u64, u64)| {
@@ -80,14 +80,14 @@ impl Text {
         Expected { text: self, seed, pieces, bytes: layout.span + GUARD_BYTES }
     }
 
-    /// What a slot must hold into which the places `there` of a text were read.
+    /// Expected content of a slot into which the places `there` of a text were read.
     pub(crate) fn read(&self, seed: u64, here: &Layout, there: &Layout) -> Expected<'_> {
         let pairs = here.pieces.iter().zip(&there.pieces);
         let pieces = pairs.map(|(&(here, len), &(there, _))| (here, len, there)).collect();
         Expected { text: self, seed, pieces, bytes: here.span + GUARD_BYTES }
     }
 
-    /// The text of `seed` from byte `at` on.
+    /// Copies the text of `seed` from byte `at` on.
     pub(crate) fn copy(&self, seed: u64, at: u64, out: &mut [u8]) {
         let start = Rng::new(seed).below(TABLE_BYTES as u64);
         let mut from = ((start + at) % TABLE_BYTES as u64) as usize;
@@ -102,7 +102,7 @@ impl Text {
 }
 
 impl Layout {
-    /// Pieces of these lengths with random gaps; shuffled, so that they are out of order.
+    /// Lays out pieces of these lengths with random gaps, shuffled so that they are out of order.
     fn scatter(rng: &mut Rng, lengths: &[u64]) -> Self {
         let gaps = lengths.len() > 1;
         let mut order: Vec<usize> = (0..lengths.len()).collect();
@@ -119,7 +119,7 @@ impl Layout {
         Self { pieces, span: at }
     }
 
-    /// Room for a message of `bytes`, in pieces of its own.
+    /// Lays out room for a message of `bytes`, in separate pieces.
     pub(crate) fn room(rng: &mut Rng, bytes: u64) -> Self {
         let lengths = cut(rng, bytes);
         Self::scatter(rng, &lengths)
@@ -160,7 +160,7 @@ fn cut(rng: &mut Rng, bytes: u64) -> Vec<u64> {
 }
 
 impl Expected<'_> {
-    /// Its bytes from `at` on.
+    /// Copies the expected bytes from `at` on.
     fn copy(&self, at: u64, out: &mut [u8]) {
         out.fill(FILL);
         let end = at + out.len() as u64;
@@ -174,7 +174,7 @@ impl Expected<'_> {
     }
 }
 
-/// The blocks of so many bytes: offset and length.
+/// Blocks of `bytes` bytes: offset and length.
 fn blocks(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
     let len = move |at: u64| (bytes - at).min(BLOCK_BYTES) as usize;
     (0..bytes).step_by(BLOCK_BYTES as usize).map(move |at| (at, len(at)))
@@ -187,7 +187,7 @@ pub(crate) fn memory(bytes: u64) -> Option<Memory> {
 }
 
 impl Slot {
-    /// Puts these bytes into the slot.
+    /// Writes these bytes into the slot.
     pub(crate) fn write(&self, bytes: &Expected<'_>) -> Result<(), RegionError> {
         let mut block = [0; BLOCK_BYTES as usize];
         for (at, len) in blocks(bytes.bytes) {
@@ -197,12 +197,12 @@ impl Slot {
         Ok(())
     }
 
-    /// Makes the slot as if it had never been used, as far as this layout reaches.
+    /// Resets the part of the slot that this layout covers.
     pub(crate) fn clear(&self, layout: &Layout) -> Result<(), RegionError> {
         self.fill(layout.span + GUARD_BYTES)
     }
 
-    /// Makes all of the slot as if it had never been used.
+    /// Resets the whole slot.
     pub(crate) fn clear_all(&self) -> Result<(), RegionError> {
         self.fill(SLOT_BYTES)
     }
@@ -223,7 +223,7 @@ impl Slot {
         Ok(sum)
     }
 
-    /// What is wrong, if anything is.
+    /// Compares the slot with the expected content. Returns the difference, if there is one.
     pub(crate) fn compare(&self, expected: &Expected<'_>) -> Result<Option<String>, RegionError> {
         let (mut found, mut right) = ([0; BLOCK_BYTES as usize], [0; BLOCK_BYTES as usize]);
         let (mut first, mut last, mut wrong, mut fill) = (None, 0, 0, 0);

@@ -1,4 +1,4 @@
-//! The processes of a run: starts them in the lab, passes on what they say, and ends them.
+//! The processes of a run: starts them in the lab, forwards their messages, and ends them.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
@@ -17,18 +17,18 @@ use serde::Serialize;
 use crate::options;
 use crate::talk::{Order, Tally, Word, hear, say};
 
-/// One half of them is on each side of the lab.
+/// Number of workers. Half of them are on each side of the lab.
 pub(crate) const WORKERS: usize = 8;
-/// Flows from one worker to another.
+/// Channels from one worker to another.
 pub(crate) const CHANNELS: usize = 4;
-/// How the kernel names memory that an engine makes for its peers.
+/// The kernel's name for memory that an engine makes for its peers.
 const SHARED_MEMORY: &str = "/memfd:polyrail (deleted)";
 
-/// What a process said, and which run of it.
+/// A message of a process, and the run of the process that sent it.
 pub(crate) struct Heard {
     pub(crate) index: usize,
     pub(crate) generation: u32,
-    /// `None`: it has ended.
+    /// The message. `None` if the process has ended.
     pub(crate) word: Option<Word>,
 }
 
@@ -36,10 +36,10 @@ pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) generation: u32,
     pub(crate) state: State,
-    /// Known once it is ready.
+    /// Metadata of its engine, known once it is ready.
     pub(crate) metadata: Option<Vec<u8>>,
     pub(crate) addresses: Vec<SocketAddr>,
-    /// What it has done in this run.
+    /// Operations of this run.
     pub(crate) tally: Tally,
     pub(crate) is_quiet: bool,
     process: Process,
@@ -49,22 +49,22 @@ pub(crate) struct Worker {
 pub(crate) enum State {
     Runs,
     Stopped,
-    /// Killed, or told to finish.
+    /// Killed, or ordered to finish.
     MayEnd,
 }
 
-/// What a process needs of the machine.
+/// Resources that a process uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Needs {
-    /// Without memory that two processes have open.
+    /// Resident memory, without memory that two processes have open.
     pub(crate) rss_kib: u64,
-    /// Without the next ones.
+    /// Descriptors, without the next ones.
     pub(crate) descriptors: u64,
     /// Memory that another process may open.
     pub(crate) memory_files: u64,
     /// Memory that two processes have open, made here or there.
     pub(crate) shared_mappings: u64,
-    /// Without those that copy within the host, which begin when they are first needed.
+    /// Threads, without those that copy within the host, which start on first use.
     pub(crate) threads: u64,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Process {
     errors: LastLines,
 }
 
-/// The newest lines of a process's standard error.
+/// Last lines of a process's standard error.
 #[derive(Clone, Default)]
 struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
@@ -115,15 +115,15 @@ impl Worker {
         self.process.tell(order);
     }
 
-    /// Ends it at once, as a crash would; what it had said is heard.
+    /// Kills it at once, like a crash. Messages sent before are still received.
     pub(crate) fn kill(&mut self) {
         self.state = State::MayEnd;
         self.metadata = None;
-        // It was killed.
+        // The exit status is that of the kill.
         let _ = self.process.end();
     }
 
-    /// How it ended by itself, and what it said last.
+    /// Returns how it ended by itself, and its last lines.
     pub(crate) fn bury(&mut self) -> String {
         self.state = State::MayEnd;
         self.metadata = None;
@@ -136,7 +136,7 @@ impl Worker {
         self.state == State::MayEnd && self.metadata.is_none()
     }
 
-    /// Whether it ended well.
+    /// True if it succeeded.
     pub(crate) fn wait(&mut self) -> io::Result<bool> {
         Ok(self.process.child.wait()?.success())
     }
@@ -146,7 +146,7 @@ impl Worker {
         Ok(kill_process(self.process.pid(), signal)?)
     }
 
-    /// Sets how much of a resource it may have; `None` is no limit of its own.
+    /// Sets its limit of a resource. `None` removes the limit.
     pub(crate) fn limit(&self, resource: Resource, limit: Option<u64>) -> io::Result<()> {
         let pid = Some(self.process.pid());
         let hard = rustix::process::getrlimit(resource).maximum;
@@ -183,7 +183,7 @@ impl Worker {
         Ok(Needs { rss_kib, descriptors, memory_files, shared_mappings, threads })
     }
 
-    /// Its address space, in bytes.
+    /// Size of its address space, in bytes.
     pub(crate) fn address_space(&self) -> io::Result<u64> {
         let path = format!("/proc/{}/statm", self.process.child.id());
         let pages = std::fs::read_to_string(path)?;
@@ -193,7 +193,7 @@ impl Worker {
 }
 
 impl Process {
-    /// Starts this program in a role of its own; `read` has a thread for what it says.
+    /// Starts this program in the given role. `read` gets a thread for its output.
     pub(crate) fn start(
         lab: &Lab,
         side: Side,
@@ -203,10 +203,10 @@ impl Process {
     ) -> io::Result<Self> {
         let mut command = lab.command(side, std::env::current_exe()?);
         command.arg(role).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // What is freed goes back to the kernel, so that memory which is kept shows.
+        // Freed memory is returned to the kernel, so that leaks show.
         command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_TRIM_THRESHOLD_", "131072");
         let mut child = command.stderr(Stdio::piped()).spawn()?;
-        // All three were asked for above.
+        // All three were requested above.
         let mut input = child.stdin.take().expect("standard input is a pipe");
         let output = child.stdout.take().expect("standard output is a pipe");
         let complaints = child.stderr.take().expect("standard error is a pipe");
@@ -216,7 +216,7 @@ impl Process {
             thread::spawn(move || read(BufReader::new(output))),
             thread::spawn(move || last.keep(BufReader::new(complaints))),
         ];
-        // A process that is stopped reads nothing, and nobody must wait for it.
+        // A stopped process reads nothing, and writing to it must not block.
         let (lines, queue) = mpsc::channel::<Vec<u8>>();
         thread::spawn(move || {
             // The process may end at any time.
@@ -228,17 +228,17 @@ impl Process {
     pub(crate) fn tell(&self, what: &impl Serialize) {
         let mut line = Vec::new();
         if say(&mut line, what).is_ok() {
-            // It may have ended.
+            // The process may have ended.
             let _ = self.lines.as_ref().map(|lines| lines.send(line));
         }
     }
 
     pub(crate) fn end(&mut self) -> io::Result<ExitStatus> {
         self.lines = None;
-        // It may have ended by itself, which its exit status tells.
+        // If the process has ended by itself, its exit status shows that.
         let _ = self.child.kill();
         let status = self.child.wait();
-        // A thread that panicked has said so.
+        // A thread that panicked has printed that.
         self.readers.drain(..).for_each(|reader| drop(reader.join()));
         status
     }
@@ -250,7 +250,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nobody asks how it ended.
+        // The exit status is not needed.
         let _ = self.end();
     }
 }
@@ -258,9 +258,9 @@ impl Drop for Process {
 impl LastLines {
     const COUNT: usize = 20;
 
-    /// Keeps the last of these lines, and passes all of them on.
+    /// Keeps the last of these lines, and prints all of them.
     fn keep(&self, from: impl BufRead) {
-        // What is no text is passed on and kept as far as it is.
+        // Invalid UTF-8 is converted lossily.
         for line in from.split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).into_owned();
             eprintln!("{line}");

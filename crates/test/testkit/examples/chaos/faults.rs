@@ -1,30 +1,29 @@
-//! What goes wrong on purpose, and when: each fault is a list of actions with their times, and the
-//! last ones put everything right again.
+//! Injected faults and their times. Each fault is a list of timed actions, of which the last ones restore everything.
 
 use std::fmt;
 use std::time::Duration;
 
 use polyrail_testkit::Rng;
 
-/// Rails of the lab, and how fast they are.
+/// Number and speed of the lab's rails.
 pub(crate) const RAILS: usize = 4;
 pub(crate) const RAIL_MBIT: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// No fault at all.
+    /// No fault.
     Calm,
     /// A rail loses its link for a while.
     Cut,
-    /// A rail loses its link again and again.
+    /// A rail loses its link repeatedly.
     Flap,
     /// A rail becomes slow.
     Throttle,
     /// All rails are cut.
     Blackout,
-    /// A process is killed and started anew.
+    /// A process is killed and restarted.
     Kill,
-    /// A process is stopped and goes on later.
+    /// A process is stopped and continued later.
     Stop,
     /// A process can open no descriptors while a rail flaps.
     Descriptors,
@@ -32,11 +31,11 @@ pub(crate) enum Kind {
     Memory,
     /// A process ends the registrations that others write to.
     Regions,
-    /// A stranger who is there all along opens connections by the hundred.
+    /// The unauthenticated client, which is always present, opens hundreds of connections.
     Stranger,
 }
 
-/// Something to be done at its time.
+/// An action of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Link {
@@ -51,24 +50,24 @@ pub(crate) enum Action {
     Start(usize),
     Stop(usize),
     Continue(usize),
-    /// As many descriptors as it has and a few more, or as many as it likes.
+    /// Limits descriptors to the present number and `spare` more, or removes the limit.
     Descriptors {
         worker: usize,
         spare: Option<u64>,
     },
-    /// As much address space as it has and these MiB, or as much as it likes.
+    /// Limits the address space to the present size and these MiB, or removes the limit.
     Memory {
         worker: usize,
         spare_mib: Option<u64>,
     },
     Withdraw(usize),
     Flood,
-    /// The fault is over for what it was about.
+    /// The fault of this target is over.
     Over(Target),
 }
 
 impl Action {
-    /// The worker whose process it needs.
+    /// Worker whose process the action needs.
     pub(crate) fn process(&self) -> Option<usize> {
         match *self {
             Self::Kill(worker)
@@ -86,7 +85,7 @@ impl Action {
     }
 }
 
-/// What has one fault at a time.
+/// Target, which has one fault at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Rail(usize),
@@ -97,7 +96,7 @@ pub(crate) enum Target {
     Nothing,
 }
 
-/// A fault, and when it does what.
+/// A fault with its timed actions.
 pub(crate) struct Plan {
     pub(crate) target: Target,
     pub(crate) actions: Vec<(Duration, Action)>,
@@ -138,12 +137,12 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether a peer may be lost by it. Otherwise a rail is left at any time, and all processes run.
+    /// True if the fault may cause the loss of peers. Otherwise a rail is up at any time, and all processes run.
     pub(crate) fn may_lose_peers(self) -> bool {
         matches!(self, Self::Blackout | Self::Kill | Self::Stop)
     }
 
-    /// What it does, if what it is about has no other fault just now.
+    /// Plans its actions, if its target has no other fault now.
     pub(crate) fn plan(self, rng: &mut Rng, workers: usize, busy: &[Target]) -> Option<Plan> {
         let worker = rng.index(workers);
         let rail = rng.index(RAILS);
@@ -155,7 +154,7 @@ impl Kind {
             Self::Descriptors => Target::Pair(worker, rail),
             Self::Stranger => Target::Nothing,
         };
-        // One rail is always left, but for a blackout.
+        // One rail always stays up, except in a blackout.
         let rails = busy.iter().filter(|target| target.has_rail()).count();
         if busy.iter().any(|other| other.meets(target)) || (target.has_rail() && rails >= RAILS - 1)
         {
@@ -217,7 +216,7 @@ impl Kind {
 }
 
 impl Target {
-    /// Whether rails fail by it.
+    /// True if it makes rails fail.
     pub(crate) fn has_rail(self) -> bool {
         matches!(self, Self::Rail(_) | Self::AllRails | Self::Pair(..))
     }

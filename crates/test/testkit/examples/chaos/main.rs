@@ -1,8 +1,7 @@
-//! Many engines, random operations and random faults, with an oracle that looks at every byte.
+//! Many engines, random operations and random faults, with an oracle that checks every byte.
 //!
-//! `scripts/chaos` runs it; docs/chaos.md says what it does and how to read its report. This one
-//! program plays three roles: the supervisor, which is what people start, and its children in the
-//! lab's namespaces, workers and strangers.
+//! `scripts/chaos` runs it; docs/chaos.md describes it and its report. This program plays three roles: the supervisor,
+//! which users start, and its children in the lab's namespaces, workers and strangers.
 #![forbid(unsafe_code)]
 
 mod bytes;

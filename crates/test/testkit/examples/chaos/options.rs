@@ -1,4 +1,4 @@
-//! What the command line may say.
+//! Options of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ Exit codes: 0 every byte was right, 1 an oracle failed, 2 usage, 3 the lab can't
 130 interrupted.
 ";
 
-/// What this process is to do.
+/// Role of this process.
 pub(crate) enum Role {
     Help,
     Supervisor(Options),
@@ -31,13 +31,13 @@ pub(crate) enum Role {
 pub(crate) struct Options {
     pub(crate) duration: Duration,
     pub(crate) seed: u64,
-    /// All kinds of faults if none is named.
+    /// Kind of faults. `None` for all kinds.
     pub(crate) fault: Option<Kind>,
     pub(crate) each: bool,
     pub(crate) json: Option<PathBuf>,
 }
 
-/// The first word that a child of the supervisor is given.
+/// First argument of a child of the supervisor.
 pub(crate) const WORKER: &str = "worker";
 pub(crate) const STRANGER: &str = "stranger";
 
@@ -102,7 +102,7 @@ fn supervisor(arguments: &[String]) -> Result<Role, String> {
     Ok(Role::Supervisor(options))
 }
 
-/// Any number that differs between runs.
+/// Returns a number that differs between runs.
 fn clock() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |now| now.as_micros() as u64) % 1_000_000_007

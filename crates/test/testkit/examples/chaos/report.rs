@@ -1,4 +1,4 @@
-//! What a run gave, for people and for programs.
+//! Results of a run, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -13,15 +13,16 @@ use crate::faults::Kind;
 use crate::options::Options;
 use crate::talk::{Oracle, Tally, first_line};
 
-/// A process may need this much more memory than at the beginning. A flow may keep the memory of the
-/// region that it used last, 3 or 6 MiB of it.
+/// Additional memory that a process may use after the beginning. A flow may keep the memory of the region that it used
+/// last, 3 or 6 MiB.
 const RSS_SPARE_KIB: u64 = 48 << 10;
-/// When an engine first copies within the host, it takes a name in the kernel. For each peer that it then copies to or from it
-/// holds a descriptor of that process; the peers of the same side of the lab can prove which one they are.
+/// Additional descriptors after the beginning. On its first copy within the host, an engine takes a name in the kernel.
+/// For each peer of such a copy it then holds a descriptor of that process. Only peers on the same side of the lab can
+/// prove their identity.
 const LATE_DESCRIPTORS: u64 = 1 + (WORKERS as u64 / 2 - 1);
-/// Where such a copy is not possible each flow has a ring, which begins with its first large chunk.
+/// If such copies are not possible, each flow has a ring, created with its first large chunk.
 const RINGS: u64 = (CHANNELS * (WORKERS - 1)) as u64;
-/// Violations of which everything is kept; of later ones the first line.
+/// Number of violations that are kept whole. Of later ones the first line is kept.
 const KEPT_WHOLE: usize = 20;
 
 #[derive(Serialize)]
@@ -41,7 +42,7 @@ pub(crate) struct Report {
     hung: usize,
     unexplained: usize,
     grown: usize,
-    /// Of each worker, at the beginning, in the middle and at the end.
+    /// Resources of each worker, at the beginning, in the middle and at the end.
     needs: Vec<Vec<Needs>>,
     violations: Vec<Violation>,
 }
@@ -81,7 +82,7 @@ impl Report {
         *self.faults.entry(kind.name()).or_default() += 1;
     }
 
-    /// What a run of a worker has done.
+    /// Adds the operations of a worker's run.
     pub(crate) fn add(&mut self, tally: &Tally) {
         self.transfers.add(tally);
     }
@@ -98,13 +99,13 @@ impl Report {
         self.needs.push(needs);
     }
 
-    /// Whether no process needs more than at the beginning.
+    /// True if no process uses more than at the beginning.
     pub(crate) fn is_flat(&self, now: &[Needs]) -> bool {
         let first = self.needs.first();
         first.is_none_or(|first| first.iter().zip(now).all(|(first, now)| is_flat(first, now)))
     }
 
-    /// Looks at what only shows in the end.
+    /// Checks conditions that only show at the end.
     pub(crate) fn judge(&mut self, elapsed: Duration) {
         self.seconds = elapsed.as_secs_f64();
         let mut found = Vec::new();
@@ -164,7 +165,7 @@ impl Report {
 fn is_flat(first: &Needs, now: &Needs) -> bool {
     now.threads == first.threads
         && now.descriptors <= first.descriptors + LATE_DESCRIPTORS
-        // Besides the rings there is the page by which engines find out whether memory can be shared.
+        // Besides the rings, there is the page by which engines check whether memory can be shared.
         && now.memory_files <= 1 + RINGS
         && now.shared_mappings <= 1 + 2 * RINGS
         && now.rss_kib <= first.rss_kib + RSS_SPARE_KIB
@@ -229,7 +230,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A line for each run.
+/// Formats a line for each run.
 pub(crate) fn table(reports: &[Report]) -> String {
     let mut table = format!(
         "{:<12}{:>7}{:>8}{:>8}{:>8}{:>6}{:>6}  verdict; failed by name\n",
@@ -240,7 +241,7 @@ pub(crate) fn table(reports: &[Report]) -> String {
         for (name, times) in report.transfers.kinds.values().flat_map(|count| &count.failed) {
             *names.entry(name.clone()).or_default() += times;
         }
-        // A text takes every line.
+        // Writing to a String can't fail.
         let _ = writeln!(
             table,
             "{:<12}{:>7}{:>8}{:>8}{:>8}{:>6}{:>6}  {}; {}",
@@ -261,7 +262,7 @@ pub(crate) fn table(reports: &[Report]) -> String {
     table
 }
 
-/// A report per line.
+/// Writes one report per line.
 pub(crate) fn write_json(path: &Path, reports: &[Report]) -> io::Result<()> {
     let lines = reports.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
     std::fs::write(path, lines.join("\n") + "\n")

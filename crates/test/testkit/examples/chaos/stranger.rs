@@ -1,5 +1,5 @@
-//! Somebody who does not speak the protocol, and bothers every listener: garbage, silence, halves of
-//! greetings, connections by the hundred. Of the protocol it knows only how it begins.
+//! An unauthenticated client that disturbs every listener: garbage, silence, halves of greetings, hundreds of
+//! connections. Of the protocol it knows only the first bytes.
 
 use std::io::{Read, Write, stdin};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -13,25 +13,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::talk::hear;
 
-/// How every greeting of the protocol begins.
+/// First bytes of every greeting of the protocol.
 const MAGIC: &[u8] = b"PLYR";
-/// Threads that each bother one listener at a time.
+/// Number of threads. Each disturbs one listener at a time.
 const THREADS: u64 = 6;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Connections of a flood to each listener.
 const FLOOD: usize = 100;
 
-/// What the supervisor tells it.
+/// Message from the supervisor.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Hint {
     Listeners(Vec<SocketAddr>),
-    /// Connections to all of them at once.
+    /// Opens connections to all listeners at once.
     Flood,
 }
 
 type Listeners = Arc<Mutex<Vec<SocketAddr>>>;
 
-/// Goes on until standard input ends.
+/// Runs until standard input ends.
 pub(crate) fn run(seed: u64) -> ExitCode {
     let listeners = Listeners::default();
     for thread in 0..THREADS {
@@ -62,7 +62,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One connection. Whatever goes wrong with it is fine.
+/// Makes one connection. All errors are ignored.
 fn bother(address: SocketAddr, rng: &mut Rng) {
     let Ok(mut stream) = connect(address) else {
         return thread::sleep(Duration::from_millis(rng.between(5, 50)));
@@ -72,19 +72,19 @@ fn bother(address: SocketAddr, rng: &mut Rng) {
     let _ = match rng.below(7) {
         // Garbage.
         0 => stream.write_all(&bytes),
-        // Garbage that begins as a greeting does.
+        // Garbage that begins like a greeting.
         1 => stream.write_all(MAGIC).and_then(|()| stream.write_all(&bytes)),
-        // A part of how a greeting begins, and silence until the engine loses patience.
+        // A part of a greeting's beginning, then silence until the engine's timeout.
         2 => stream
             .write_all(&MAGIC[..rng.index(MAGIC.len() + 1)])
             .and_then(|()| listen(&mut stream)),
         // Silence.
         3 => listen(&mut stream),
-        // Half open: nothing will come any more, and it stays.
+        // Half open: no more bytes will come, and the connection stays.
         4 => stream.shutdown(Shutdown::Write).and_then(|()| listen(&mut stream)),
         // Byte by byte.
         5 => drip(&mut stream, &bytes[..bytes.len().min(40)]),
-        // All at once, and away with a reset: what the engine sent is not read.
+        // All at once, then a reset: what the engine sent is not read.
         _ => stream.write_all(&bytes).and_then(|()| reset(&stream)),
     };
 }
@@ -96,7 +96,7 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads until the other side is fed up.
+/// Reads until the other side closes.
 fn listen(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut bytes = [0; 256];
     while stream.read(&mut bytes)? > 0 {}
@@ -116,7 +116,7 @@ fn reset(stream: &TcpStream) -> std::io::Result<()> {
     socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
-/// Many connections at once, held for a moment.
+/// Opens many connections at once, held for a moment.
 fn flood(address: SocketAddr) {
     let held: Vec<TcpStream> = (0..FLOOD).map_while(|_| connect(address).ok()).collect();
     thread::sleep(PATIENCE);

@@ -1,5 +1,5 @@
-//! Runs the workers, makes faults happen, and asks for quiet at the beginning, in the middle and at
-//! the end, to see what each process needs then.
+//! Runs the workers and injects faults. At the beginning, in the middle and at the end it pauses all operations, to
+//! measure the resources of each process.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -21,13 +21,13 @@ use crate::report::{self, Report};
 use crate::stranger::Hint;
 use crate::talk::{Oracle, Order, Word, first_line};
 
-/// Faults at a time, at most.
+/// Maximum number of simultaneous faults.
 const FAULTS_MAX: usize = 3;
-/// How long workers may take until nothing is under way any more, and all flows are up.
+/// Maximum time until workers have no operations in flight, and all flows are up.
 const QUIET_TIME: Duration = Duration::from_secs(60);
-/// How long a process may take to start, or to end.
+/// Maximum time for a process to start, or to end.
 const START_TIME: Duration = Duration::from_secs(30);
-/// How long descriptors may take to become as few as they were.
+/// Maximum time until descriptors are back to their former number.
 const SETTLE_TIME: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const INTERRUPTED: u8 = 130;
@@ -78,7 +78,7 @@ struct Supervisor {
     sender: Sender<Heard>,
     heard: Receiver<Heard>,
     strangers: Vec<Process>,
-    /// Actions to come, by the time since the beginning.
+    /// Future actions, by the time since the beginning.
     agenda: BTreeMap<(Duration, u64), Action>,
     planned: u64,
     busy: Vec<Target>,
@@ -86,7 +86,7 @@ struct Supervisor {
     is_posting: bool,
     interrupted: Arc<AtomicBool>,
     report: Report,
-    // Ends last, when no process is in it any more.
+    // Dropped last, when no process is in it any more.
     lab: LabGuard,
 }
 
@@ -133,10 +133,10 @@ impl Supervisor {
         Ok(format!("{mbit}mbit").parse()?)
     }
 
-    /// `None` if somebody interrupts it.
+    /// Runs all phases. Returns `None` if interrupted.
     fn run(mut self) -> Result<Option<Report>, Box<dyn Error>> {
         let whole = self.options.duration;
-        // What engines keep from their first faults is there before the first look.
+        // The warm-up covers the resources that engines keep from their first faults, before the first measurement.
         let warm_up = (whole / 5).min(Duration::from_secs(30));
         let half = (whole - warm_up) / 2;
         for length in [warm_up, half, half] {
@@ -152,7 +152,7 @@ impl Supervisor {
         Ok(Some(self.report))
     }
 
-    /// Lets workers post, and makes faults happen.
+    /// Lets workers post, and injects faults.
     fn operate(&mut self, length: Duration) -> Result<(), Box<dyn Error>> {
         self.is_posting = true;
         self.order_all(&Order::Go);
@@ -193,7 +193,7 @@ impl Supervisor {
         }
     }
 
-    /// Does what is due.
+    /// Performs the actions that are due.
     fn act(&mut self, now: Duration) -> Result<(), Box<dyn Error>> {
         while let Some(due) = self.agenda.first_entry().filter(|entry| entry.key().0 <= now) {
             let action = due.remove();
@@ -203,7 +203,7 @@ impl Supervisor {
     }
 
     fn perform(&mut self, action: Action) -> Result<(), Box<dyn Error>> {
-        // One that was killed is started when all rails are up, which may be after its next fault.
+        // A killed worker is started when all rails are up, which may be after its next fault.
         if action.process().is_some_and(|worker| self.workers[worker].is_killed()) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Ends all faults, has everybody finish, and looks at what each process needs.
+    /// Ends all faults, lets all operations finish, and measures the resources of each process.
     fn quiet(&mut self) -> Result<(), Box<dyn Error>> {
         self.is_posting = false;
         self.act(Duration::MAX)?;
@@ -297,7 +297,7 @@ impl Supervisor {
                 self.report.violation(Oracle::Unexplained, what);
             }
         }
-        // What they said at last.
+        // The last messages of the workers.
         while let Ok(heard) = self.heard.try_recv() {
             self.hear(heard);
         }
@@ -343,14 +343,14 @@ impl Supervisor {
             if self.interrupted.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            // A worker that ended by itself is started anew.
+            // A worker that ended by itself is restarted.
             self.act(self.begun.elapsed())?;
             self.listen(LOOK_EVERY)?;
         }
         Ok(())
     }
 
-    /// Hears what somebody says, at most for a while.
+    /// Handles the messages received within a time limit.
     fn listen(&mut self, patience: Duration) -> Result<(), Box<dyn Error>> {
         let due = self.agenda.first_key_value().map(|((at, _), _)| *at);
         let pause = due.map_or(patience, |at| at.saturating_sub(self.begun.elapsed()));
@@ -389,7 +389,7 @@ impl Supervisor {
                 let what = format!("worker {index}.{generation} ended by itself, {how}");
                 self.log(first_line(&what));
                 self.report.violation(Oracle::Unexplained, what);
-                // The run goes on with another one.
+                // The run continues with a new process.
                 self.planned += 1;
                 self.agenda.insert((self.begun.elapsed(), self.planned), Action::Start(index));
             }
@@ -397,7 +397,7 @@ impl Supervisor {
         }
     }
 
-    /// A worker is ready: tells it and all others of each other.
+    /// Announces a ready worker to all others, and them to it.
     fn introduce(&mut self, index: usize, metadata: Vec<u8>, addresses: Vec<std::net::SocketAddr>) {
         let generation = self.workers[index].generation;
         (self.workers[index].metadata, self.workers[index].addresses) =

@@ -1,4 +1,4 @@
-//! What supervisor and workers tell each other: a line of JSON each, over pipes that lose nothing.
+//! Messages between supervisor and workers: one line of JSON each, over pipes that lose nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -7,26 +7,26 @@ use std::net::SocketAddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// From the supervisor to a worker.
+/// Message from the supervisor to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// This worker runs now; if it ran before, it does so anew.
+    /// This worker runs now. If it ran before, it was restarted.
     Peer {
         index: usize,
         generation: u32,
         metadata: Vec<u8>,
     },
-    /// Another worker has something to say.
+    /// A message from another worker.
     Letter {
         from: usize,
         letter: Letter,
     },
     Go,
-    /// Post no more, and say [`Word::Quiet`] when nothing is under way and all flows are up.
+    /// Post no more, and send [`Word::Quiet`] when no operations are in flight and all flows are up.
     Pause,
     /// End the registration of all windows that peers write to.
     Withdraw,
-    /// Take memory until there is no more, and keep it until told to give it back.
+    /// Take memory until there is no more, and keep it until ordered to give it back.
     Hoard,
     GiveBack,
     /// A worker, or every one, was stopped or cut off, or is back again.
@@ -37,14 +37,14 @@ pub(crate) enum Order {
     Finish,
 }
 
-/// From a worker to the supervisor.
+/// Message from a worker to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     Ready {
         metadata: Vec<u8>,
         addresses: Vec<SocketAddr>,
     },
-    /// For the worker of this index, if it still is of this generation.
+    /// For the worker with this index, if it still has this generation.
     Letter {
         to: usize,
         generation: u32,
@@ -60,51 +60,51 @@ pub(crate) enum Word {
     Finished,
 }
 
-/// What must never happen.
+/// Conditions that must never occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Oracle {
-    /// Bytes are not what they must be.
+    /// Bytes differ from the expected ones.
     Wrong,
-    /// Something was reported done and is not there.
+    /// Data was reported as transferred and is missing.
     Lost,
-    /// An operation, or a process, takes longer than it may.
+    /// An operation, or a process, takes too long.
     Hung,
-    /// An error that nothing explains, or a panic.
+    /// An unexplained error, or a panic.
     Unexplained,
-    /// A process needs more at the end than at the beginning.
+    /// A process uses more resources at the end than at the beginning.
     Grown,
 }
 
-/// From a worker to another.
+/// Message from a worker to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Letter {
-    /// Give me a fresh window to write to.
+    /// Requests a fresh window to write to.
     WantWindow,
-    /// Write to this window and read that region, which holds the text of a seed.
+    /// Write to this window, and read this region, which holds the text of a seed.
     Window { epoch: u64, window: Vec<u8>, exposed: Vec<u8>, exposed_seed: u64 },
     /// A write was reported done.
     Written(Mark),
-    /// A write has failed, and the window's owner has confirmed that nothing of it happens there any more.
+    /// A write has failed, and the window's owner has confirmed that it has no further effect there.
     GivenUp(Mark),
-    /// A slot of your window is as good as new.
+    /// A slot of your window is reset.
     Free { epoch: u64, slot: u32 },
-    /// A message of this mark will come, or has.
+    /// The message of this mark will come, or has come.
     Expect { mark: Mark, deadline_ms: u64 },
-    /// I have room for it now.
+    /// There is room for it now.
     Expecting { id: u64 },
-    /// The send has ended, well or not.
+    /// The send has ended, successfully or not.
     Sent { mark: Mark, well: bool },
     /// The receive has ended, too.
     Received { id: u64 },
 }
 
-/// What identifies an operation at both ends.
+/// Identity of an operation at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
-    /// The worker that posted it counts.
+    /// Number given by the worker that posted it.
     pub(crate) id: u64,
-    /// Of the window.
+    /// Epoch of the window.
     pub(crate) epoch: u64,
     pub(crate) slot: u32,
     pub(crate) seed: u64,
@@ -112,15 +112,15 @@ pub(crate) struct Mark {
     pub(crate) is_empty: bool,
 }
 
-/// What a worker has done since it started.
+/// Statistics of a worker since its start.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) kinds: BTreeMap<String, Count>,
-    /// Operations whose end somebody verified at the other end.
+    /// Operations whose end was verified at the other end.
     pub(crate) verified: u64,
-    /// Slots that were looked at again a while after their operation had failed.
+    /// Slots that were checked again a while after their operation had failed.
     pub(crate) watched: u64,
-    /// Notifications of writes that failed afterwards: they may come.
+    /// Notifications of writes that failed afterwards: they may arrive.
     pub(crate) early_notifications: u64,
     pub(crate) rejoins: u64,
     pub(crate) rescues: u64,
@@ -137,7 +137,7 @@ pub(crate) struct Count {
     pub(crate) posted: u64,
     pub(crate) done: u64,
     pub(crate) bytes: u64,
-    /// By the name of the error.
+    /// Failures by the name of the error.
     pub(crate) failed: BTreeMap<String, u64>,
 }
 
@@ -173,12 +173,12 @@ pub(crate) fn say(out: &mut impl Write, what: &impl Serialize) -> io::Result<()>
     out.flush()
 }
 
-/// Hears lines until the other side ends, or says what this program does not understand.
+/// Reads messages until the other side ends, or sends something invalid.
 pub(crate) fn hear<T: DeserializeOwned>(from: impl BufRead) -> impl Iterator<Item = T> {
     from.lines().map_while(|line| serde_json::from_str(&line.ok()?).ok())
 }
 
-/// A violation may hold the dump of an engine's state; this is its first line.
+/// First line of a violation, which may contain the dump of an engine's state.
 pub(crate) fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

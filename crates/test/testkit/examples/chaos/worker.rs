@@ -1,5 +1,4 @@
-//! One process with one engine: it posts random operations to all others, and verifies what they
-//! do to its memory.
+//! A process with one engine: it posts random operations to all others, and verifies their effects on its memory.
 
 mod ends;
 mod inbound;
@@ -27,11 +26,11 @@ use inbound::Inbound;
 use link::Link;
 use operations::Running;
 
-/// How long a peer may be silent before the engine gives it up.
+/// Time for which a peer may be silent before the engine gives it up.
 pub(crate) const PEER_TIMEOUT_MS: u64 = 4000;
-/// Operations that a worker has under way, but for receives that others ask for.
+/// Maximum operations in flight per worker, without receives that others request.
 const OUTSTANDING_MAX: usize = 4;
-/// Room for its own operations and for a message from everybody else.
+/// Room for its own operations and for a message from each other worker.
 const ARENA_SLOTS: usize = OUTSTANDING_MAX + WORKERS;
 const TALLY_EVERY: Duration = Duration::from_millis(500);
 
@@ -47,7 +46,7 @@ pub(crate) fn run(index: usize, generation: u32, seed: u64) -> ExitCode {
     }
 }
 
-/// What the worker's one loop waits for.
+/// Event of the worker's single loop.
 enum Event {
     Order(Order),
     /// The supervisor is gone.
@@ -67,14 +66,14 @@ struct Worker {
     engine: Engine,
     text: Text,
     rng: Rng,
-    /// Is given to callbacks.
+    /// Sender for callbacks.
     sender: Sender<Event>,
     events: Receiver<Event>,
     links: BTreeMap<usize, Link>,
     running: HashMap<u64, Running>,
     next_id: u64,
     next_post: Duration,
-    /// Slots for this end of operations, those that nobody uses.
+    /// Free slots for this end of operations.
     free: Vec<Slot>,
     resting: Vec<Resting>,
     exposed: Region,
@@ -82,35 +81,35 @@ struct Worker {
     inbound: Inbound,
     hoard: Vec<Region>,
     clock: Awake,
-    /// When each worker was last stopped or went on, or could last not be reached.
+    /// Time at which each worker was last stopped or continued, or last became unreachable.
     outages: [Duration; WORKERS],
     is_posting: bool,
-    /// Whether the supervisor waits for word that all is quiet.
+    /// True if the supervisor waits for [`Word::Quiet`].
     is_asked: bool,
     tally: Tally,
     next_tally: Duration,
 }
 
-/// Time in which this process ran: while it is stopped, nothing can be expected of it.
+/// Time in which this process ran. While it is stopped, it can't meet deadlines.
 struct Awake {
     last: Instant,
     total: Duration,
 }
 
-/// Hands notifications to the loop.
+/// Passes notifications to the loop.
 struct Ears(Mutex<Sender<Event>>);
 
 impl Observer for Ears {
     fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         let event = Event::Notified { from: peer.instance(), data };
-        // The loop ends before the engine does; what comes then interests nobody.
+        // The loop ends before the engine does; later notifications are not needed.
         let _ = self.0.lock().map(|sender| sender.send(event));
         None
     }
 }
 
 impl Awake {
-    /// More than this between two looks means that the process did not run.
+    /// Maximum time between two looks of a running process.
     const GAP_MAX: Duration = Duration::from_millis(250);
 
     fn now(&mut self) -> Duration {
@@ -129,7 +128,7 @@ impl Worker {
             .set("channels", &CHANNELS.to_string())?
             .set("chunk_bytes", "128KiB")?
             .set("peer_timeout_ms", &PEER_TIMEOUT_MS.to_string())?
-            // Engines that differ meet each other.
+            // Engines with different settings meet.
             .set("proxy_layout", if index.is_multiple_of(2) { "split" } else { "merged" })?
             .set("payload", ["none", "crc32c", "none", "aead"][index % 4])?
             .build()?;
@@ -232,12 +231,12 @@ impl Worker {
                 let whole = 0..WORKERS;
                 of.map_or(whole, |one| one..one + 1).for_each(|one| self.outages[one] = now);
             }
-            // The loop has ended on it.
+            // This order ends the loop.
             Order::Finish => {}
         }
     }
 
-    /// What has to be done from time to time.
+    /// Periodic work.
     fn look(&mut self) {
         let now = self.clock.now();
         self.tend_links();
@@ -251,7 +250,7 @@ impl Worker {
                 self.post_any(now);
             }
         }
-        // Peers that came by themselves are known by their metadata, too.
+        // Peers that connected on their own are also known by their metadata.
         while self.engine.accept_peer(Duration::ZERO).is_some() {}
         if now >= self.next_tally {
             self.next_tally = now + TALLY_EVERY;
@@ -275,7 +274,7 @@ impl Worker {
     /// Takes memory in ever smaller pieces until there is none, and leaves some for the engine.
     fn hoard(&mut self) {
         const MIB: u64 = 1 << 20;
-        // An address space without a limit would take all of it.
+        // Without a limit of the address space it would take all memory.
         const PIECES_MAX: usize = 64;
         for mib in [16, 8, 4, 1] {
             while self.hoard.len() < PIECES_MAX
@@ -299,14 +298,14 @@ impl Worker {
         self.say(&Word::Tally(tally));
     }
 
-    /// An oracle failed; the state of the engine goes with it.
+    /// Reports a violation, with the state of the engine.
     fn violation(&mut self, oracle: Oracle, what: &str) {
         let what = format!("worker {}: {what}\n{}", self.index, self.engine.dump());
         self.say(&Word::Violation { oracle, what });
     }
 
     fn say(&self, word: &Word) {
-        // Without a supervisor standard input ends as well, and that ends the loop.
+        // Without a supervisor standard input ends as well, which ends the loop.
         let _ = say(&mut std::io::stdout().lock(), word);
     }
 }

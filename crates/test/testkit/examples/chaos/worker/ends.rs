@@ -1,4 +1,4 @@
-//! How operations end, and whether they may end so.
+//! Ends of operations, and whether they are allowed.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::{PEER_TIMEOUT_MS, Worker};
 use crate::bytes::{Layout, Shape, Slot};
 use crate::talk::{Letter, Oracle};
 
-/// How long after its deadline an operation may end: until the peer is given up, and some time for a
-/// machine that is busy.
+/// Time after its deadline within which an operation must end: until the peer is given up, plus some time for a busy
+/// machine.
 const GRACE: Duration = Duration::from_millis(PEER_TIMEOUT_MS + 3000);
 
-/// A slot of which an operation has failed: nothing may land there any more.
+/// A slot whose operation has failed: no bytes may land there any more.
 pub(super) struct Resting {
     memory: Slot,
     layout: Layout,
@@ -58,20 +58,20 @@ impl Worker {
                 }
             }
         }
-        // The peer confirms each end but its own.
+        // The peer confirms every end except its own loss.
         let is_confirmed =
             running.peer.lost().is_none() && !matches!(result, Err(TransferError::PeerLost { .. }));
         self.settle(running, result.is_ok(), is_confirmed);
     }
 
-    /// When an operation must be over. What is heard of a peer begins its time anew, so that time counts
-    /// from the last moment at which the peer was stopped, or went on, or all rails failed.
+    /// Time at which an operation must be over. Each sign of life of a peer restarts its timeout, so the time counts
+    /// from the last moment at which the peer was stopped, or continued, or all rails failed.
     fn end_of_patience(&self, running: &Running) -> Duration {
         let outage = self.outages[running.with.0];
         (running.posted.0 + running.deadline).max(outage) + GRACE
     }
 
-    /// Looks at the bytes of an operation that is reported done.
+    /// Checks the bytes of an operation that is reported done.
     fn verify_end(&mut self, running: &Running, bytes: u64) {
         let expected_bytes = if running.mark.is_empty { 0 } else { running.bytes };
         if bytes != expected_bytes {
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Tells the other end, and gives the memory back.
+    /// Informs the other end, and returns the memory.
     pub(super) fn settle(&mut self, running: Running, well: bool, is_confirmed: bool) {
         let (index, generation) = running.with;
         let is_current = self.links.get(&index).is_some_and(|link| link.generation == generation);
@@ -105,7 +105,7 @@ impl Worker {
             match running.kind {
                 Kind::Write if well => self.send(index, Letter::Written(mark)),
                 Kind::Write if is_confirmed => self.send(index, Letter::GivenUp(mark)),
-                // Nobody knows what of it still lands.
+                // Bytes of it may still land.
                 Kind::Write => {
                     let link = self.links.get_mut(&index);
                     if link.is_some_and(|link| link.target_of(mark.epoch).is_some()) {
@@ -129,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// Cancels what is to be cancelled, and reports what takes too long.
+    /// Cancels operations that are due for it, and reports those that take too long.
     pub(super) fn look_at_running(&mut self, now: Duration) {
         let mut hung = Vec::new();
         let late: Vec<u64> = self
@@ -142,7 +142,7 @@ impl Worker {
         let mut chosen = Rng::new(now.as_nanos() as u64);
         for (id, running) in &mut self.running {
             if !running.is_posted {
-                // The other end has never asked for this message.
+                // The other end has never requested this message.
                 if now > running.posted.0 + running.deadline {
                     never_posted.push(*id);
                 }
@@ -188,7 +188,7 @@ impl Worker {
     }
 }
 
-/// Why this error should not have come, if so.
+/// Reason why this error is unexpected, if it is.
 fn unexplained(running: &Running, error: &TransferError) -> Option<&'static str> {
     use RefusalCode::{NotExpected, RegionDropped, StaleKey, UnknownRegion};
     match error {
@@ -212,7 +212,7 @@ fn ending(result: &Result<Outcome, TransferError>) -> String {
     result.as_ref().map_or_else(transfer_error, |_| "done".to_owned())
 }
 
-/// The name of an error, for counting.
+/// Name of an error, for counting.
 fn transfer_error(error: &TransferError) -> String {
     match error {
         TransferError::Deadline { .. } => "deadline".to_owned(),

@@ -1,4 +1,4 @@
-//! Verifies what others do to this worker's memory.
+//! Verifies the effects of others' operations on this worker's memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,27 +9,27 @@ use super::Worker;
 use crate::bytes::Shape;
 use crate::talk::{Letter, Mark, Oracle};
 
-/// How long a slot is watched after its operation has failed: late bytes would come meanwhile.
+/// Time for which a slot is watched after its operation has failed: late bytes would arrive meanwhile.
 pub(super) const WATCH_TIME: Duration = Duration::from_millis(500);
 const MARK_BYTES: usize = 29;
 const NOTIFICATION_BYTES_MAX: u64 = 1500;
 
-/// A worker and the number that it gave to an operation.
+/// A worker and its number of an operation.
 type Key = (usize, u64);
 
 #[derive(Default)]
 pub(super) struct Inbound {
-    /// Notifications that came, as far as they may come a second time.
+    /// Recent notifications, to detect duplicates.
     notified: Recent,
     given_up: Recent,
     watched: Vec<Watched>,
-    /// Sends that have ended before their receive.
+    /// Results of sends that ended before their receive.
     sent: BTreeMap<Key, bool>,
-    /// Receives that have ended before their send.
+    /// Results of receives that ended before their send.
     received: BTreeMap<Key, bool>,
 }
 
-/// A slot where nothing may land any more.
+/// A slot where no bytes may land any more.
 struct Watched {
     from: usize,
     mark: Mark,
@@ -37,14 +37,14 @@ struct Watched {
     since: Duration,
 }
 
-/// The newest operations of each worker.
+/// Most recent operations of each worker.
 #[derive(Default)]
 struct Recent(BTreeSet<Key>);
 
 impl Recent {
     const EACH_MAX: usize = 256;
 
-    /// Whether it is new.
+    /// Adds an operation. Returns true if it is new.
     fn insert(&mut self, key: Key) -> bool {
         let is_new = self.0.insert(key);
         let mut all = self.0.range((key.0, 0)..(key.0 + 1, 0)).copied();
@@ -62,12 +62,12 @@ impl Inbound {
         self.watched.is_empty()
     }
 
-    /// A window has ended, so nobody can look at its bytes.
+    /// Forgets a window that has ended, whose bytes can't be checked any more.
     pub(super) fn close_window(&mut self, from: usize) {
         self.watched.retain(|watched| watched.from != from);
     }
 
-    /// A worker has ended; the one that comes counts anew.
+    /// Forgets a worker that has ended; its successor counts from the start.
     pub(super) fn forget(&mut self, from: usize) {
         self.close_window(from);
         self.notified.0.retain(|key| key.0 != from);
@@ -80,7 +80,7 @@ impl Inbound {
 impl Worker {
     pub(super) fn notified(&mut self, from: InstanceId, data: &[u8]) {
         let mut links = self.links.values();
-        // One of an earlier run, which nobody counts on any more.
+        // A notification of an earlier run, which is not expected any more.
         let Some(link) = links.find(|link| link.peer.instance() == from) else { return };
         let from = link.index;
         let mark = decode(data).filter(|mark| self.notification(mark) == data);
@@ -99,7 +99,7 @@ impl Worker {
         self.verify(from, &mark, "at its notification");
     }
 
-    /// A write was reported done at the other end, so its bytes are here, and its notification came before.
+    /// Handles a write that was reported done at the other end: its bytes are here, and its notification came before.
     pub(super) fn written(&mut self, from: usize, mark: Mark) {
         if !self.verify(from, &mark, "after it was reported done") {
             return;
@@ -145,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// The send of a message has ended.
+    /// Handles the end of a message's send.
     pub(super) fn sent(&mut self, from: usize, mark: Mark, well: bool) {
         let key = (from, mark.id);
         match self.inbound.received.remove(&key) {
@@ -154,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// The receive of a message has ended, or could not be posted.
+    /// Handles the end of a message's receive, or a receive that could not be posted.
     pub(super) fn received(&mut self, from: usize, id: u64, well: bool) {
         let key = (from, id);
         match self.inbound.sent.remove(&key) {
@@ -171,7 +171,7 @@ impl Worker {
         }
     }
 
-    /// Compares the bytes of a write. `false`: its window has ended.
+    /// Compares the bytes of a write. Returns false if its window has ended.
     fn verify(&mut self, from: usize, mark: &Mark, when: &str) -> bool {
         let Some(window) = self.links.get(&from).and_then(|link| link.window_of(mark.epoch)) else {
             return false;
@@ -198,7 +198,7 @@ impl Worker {
         }
     }
 
-    /// What comes with a write: its mark, and some text.
+    /// Notification of a write: its mark, and some text.
     pub(super) fn notification(&self, mark: &Mark) -> Vec<u8> {
         let length = mark.seed % NOTIFICATION_BYTES_MAX;
         let mut data = vec![0; MARK_BYTES + length as usize];

@@ -1,8 +1,8 @@
-//! What a worker knows of another one: its engine, the window there that it may write to, and the
-//! window here that it has given.
+//! State about another worker: its engine, the window there that this worker may write to, and the window here that it
+//! has given.
 //!
-//! After an error that leaves open whether bytes still arrive, nobody uses the window again: its
-//! owner ends the registration, which keeps late bytes out, and gives another one.
+//! After an error that leaves open whether bytes still arrive, the window is not used again: its owner ends the
+//! registration, which keeps late bytes out, and gives another one.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::Worker;
 use crate::bytes::{SLOT_BYTES, Slot, memory};
 use crate::talk::{Letter, Oracle, Word};
 
-/// Slots of a window: operations that a worker has under way to one peer's memory.
+/// Slots of a window: operations that a worker has in flight to one peer's memory.
 const WINDOW_SLOTS: u32 = 2;
 
 pub(super) struct Link {
@@ -22,13 +22,13 @@ pub(super) struct Link {
     pub(super) peer: Peer,
     pub(super) target: Option<Target>,
     pub(super) window: Option<Window>,
-    /// The other one waits for a window that there was no memory for.
+    /// The other worker waits for a window for which there was no memory.
     is_owed: bool,
-    /// A message that is under way to it.
+    /// A message in flight to it.
     pub(super) sending: Option<u64>,
 }
 
-/// Where this worker writes to and reads from.
+/// Memory that this worker writes to and reads from.
 pub(super) struct Target {
     pub(super) epoch: u64,
     pub(super) window: RemoteRegion,
@@ -37,14 +37,14 @@ pub(super) struct Target {
     pub(super) free: Vec<u32>,
 }
 
-/// What the other one writes to.
+/// Memory that the other worker writes to.
 pub(super) struct Window {
     pub(super) epoch: u64,
     pub(super) region: Region,
 }
 
 impl Link {
-    /// Whether it is as at the beginning: nothing under way, all flows up.
+    /// True in the initial state: no operations in flight, and all flows up.
     pub(super) fn is_quiet(&self) -> bool {
         let idle = |target: &Target| target.free.len() == WINDOW_SLOTS as usize;
         self.target.as_ref().is_some_and(idle)
@@ -70,11 +70,11 @@ impl Window {
 }
 
 impl Worker {
-    /// Another worker runs now.
+    /// Adds a worker that runs now.
     pub(super) fn meet(&mut self, index: usize, generation: u32, metadata: Vec<u8>) {
         if let Some(old) = self.links.remove(&index) {
             self.inbound.forget(index);
-            // What the user removes is forgotten at once, anything else when its silence is noticed.
+            // A peer that the user removes is forgotten at once, others when their silence is noticed.
             if generation.is_multiple_of(2) {
                 self.engine.remove_peer(&old.peer);
             }
@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// Joins peers again that were lost, and gives windows that were owed.
+    /// Adds lost peers again, and gives windows that were owed.
     pub(super) fn tend_links(&mut self) {
         let lost = |link: &&Link| link.peer.lost().is_some();
         let lost: Vec<usize> = self.links.values().filter(lost).map(|link| link.index).collect();
@@ -120,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// Asks for another window, since bytes may still arrive in the one there is.
+    /// Requests another window, because bytes may still arrive in the present one.
     pub(super) fn renew(&mut self, index: usize) {
         if let Some(link) = self.links.get_mut(&index)
             && link.target.take().is_some()
@@ -129,7 +129,7 @@ impl Worker {
         }
     }
 
-    /// The window of another one: the one before ends.
+    /// Gives another worker a new window: the one before ends.
     pub(super) fn give_window(&mut self, index: usize) {
         let Some(link) = self.links.get_mut(&index) else { return };
         if let Some(old) = link.window.take() {
@@ -145,7 +145,7 @@ impl Worker {
         };
         for slot in 0..u64::from(WINDOW_SLOTS) {
             let slot = Slot { region: region.clone(), offset: slot * SLOT_BYTES };
-            // Nobody else has the region yet, so it can't have ended.
+            // No other code has the region yet, so it can't have ended.
             slot.clear_all().expect("a fresh region takes bytes");
         }
         link.is_owed = false;

@@ -20,33 +20,33 @@ pub(super) enum Kind {
     Receive,
 }
 
-/// An operation that was posted.
+/// A posted operation.
 pub(super) struct Running {
     pub(super) kind: Kind,
-    /// The other worker, and its generation then.
+    /// The other worker, and its generation at that time.
     pub(super) with: (usize, u32),
     pub(super) peer: Peer,
     pub(super) is_posted: bool,
-    /// `None`: not posted yet, or dropped.
+    /// `None` if not posted yet, or dropped.
     pub(super) transfer: Option<Transfer>,
     pub(super) mark: Mark,
     pub(super) bytes: u64,
     pub(super) layout: Layout,
     pub(super) memory: Slot,
     pub(super) owner: Owner,
-    /// When it was posted, in time awake and by the clock.
+    /// Time of posting, in time awake and by the clock.
     pub(super) posted: (Duration, Instant),
     pub(super) deadline: Duration,
-    /// When to cancel it, and whether that has happened.
+    /// Time at which to cancel it, and whether that has happened.
     pub(super) cancel: Option<Duration>,
     pub(super) is_cancelled: bool,
-    /// When to end the registration of its memory, and whether that has happened.
+    /// Time at which to end the registration of its memory, and whether that has happened.
     pub(super) end_region: Option<Duration>,
     pub(super) has_no_region: bool,
     pub(super) is_reported: bool,
 }
 
-/// Whose the memory at this end is.
+/// Kind of the memory at this end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// One of the slots for any operation.
@@ -69,7 +69,7 @@ impl Kind {
 }
 
 impl Running {
-    /// Whether this worker has begun it.
+    /// True if this worker has begun it.
     pub(super) fn is_own(&self) -> bool {
         self.kind != Kind::Receive
     }
@@ -77,8 +77,7 @@ impl Running {
     fn slices(&self) -> Vec<RegionSlice> {
         let slice =
             |&(at, len): &(u64, u64)| self.memory.region.slice(self.memory.offset + at, len);
-        // A layout fits into a slot, and a slot into its region. Registrations that have ended can
-        // be cut as well.
+        // A layout fits into a slot, and a slot into its region. Ended registrations can be sliced as well.
         self.layout.pieces.iter().map(|piece| slice(piece).expect("a slot holds it")).collect()
     }
 
@@ -92,7 +91,7 @@ impl Running {
 }
 
 impl Worker {
-    /// Begins an operation with anybody.
+    /// Begins an operation with a random worker.
     pub(super) fn post_any(&mut self, now: Duration) {
         let present = |link: &&super::Link| link.peer.lost().is_none();
         let present: Vec<usize> =
@@ -125,7 +124,7 @@ impl Worker {
                 }));
             }
             (Kind::Read, Some(from)) => {
-                // The text of a read is that of the region at its places, so the seed is not its own.
+                // The text of a read is that of the region at its places, so its seed is the region's.
                 mark.epoch = from.exposed_seed;
                 target.extend(Shape::of(&mark).there.pieces.iter().map(|&(at, len)| {
                     from.exposed.slice(at, len).expect("a region of a slot holds a layout")
@@ -140,7 +139,7 @@ impl Worker {
         let shape = Shape::of(&mark);
         if matches!(kind, Kind::Write | Kind::Send) {
             let bytes = self.text.expected(seed, &shape.here, shape.bytes);
-            // The slot is this operation's alone.
+            // The slot is used by this operation only.
             memory.write(&bytes).expect("a registered slot takes bytes");
         }
         let rng = &mut self.rng;
@@ -185,7 +184,7 @@ impl Worker {
         }
     }
 
-    /// A message will come: posts the receive.
+    /// Posts the receive for an announced message.
     pub(super) fn expect(&mut self, from: usize, mark: Mark, deadline: Duration) {
         let Some(link) = self.links.get(&from) else { return };
         let (with, peer) = ((from, link.generation), link.peer.clone());
@@ -227,7 +226,7 @@ impl Worker {
         self.send(from, Letter::Expecting { id: mark.id });
     }
 
-    /// Posts a send that waits for its receive, unless it is posted already.
+    /// Posts a send that waits for its receive, unless it is already posted.
     pub(super) fn post_send(&mut self, id: u64) {
         let waits = |running: &Running| running.kind == Kind::Send && !running.is_posted;
         if self.running.get(&id).is_some_and(waits) {
@@ -292,14 +291,14 @@ impl Worker {
         }
     }
 
-    /// Memory for this end of an operation.
+    /// Takes memory for this end of an operation.
     fn memory(&mut self) -> Option<(Slot, Owner)> {
         if self.rng.per_mille(150) {
             let region: Option<Region> =
                 memory(SLOT_BYTES).and_then(|memory| self.engine.register(memory).ok());
             self.tally.refused_registrations += u64::from(region.is_none());
             let slot = Slot { region: region?, offset: 0 };
-            // Fresh memory is zero; gaps are compared with what slots hold.
+            // Fresh memory is zero; gaps are compared with the content of slots.
             slot.clear_all().ok()?;
             return Some((slot, Owner::Itself));
         }
@@ -313,7 +312,7 @@ impl Worker {
         }
     }
 
-    /// An operation for which there is no memory.
+    /// Undoes the start of an operation for which there is no memory.
     fn forget_start(&mut self, kind: Kind, mark: &Mark, index: usize) {
         let Some(link) = self.links.get_mut(&index) else { return };
         match kind {
