@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use polyrail_proto::Time;
 
-/// Tells whose turn it is, and when. An actor `A` has at most one turn ahead: an earlier wake-up
-/// replaces a later one, so waking an actor twice does no harm.
+/// Schedules turns of actors. An actor `A` has at most one turn ahead: an earlier wake-up replaces a later one, so
+/// waking an actor twice does no harm.
 #[derive(Debug)]
 pub struct Clock<A> {
     now: Time,
-    /// Among turns of one moment, the one that was asked for first.
+    /// Turns, ordered by time. Among turns at the same time, the one requested first comes first.
     queue: BinaryHeap<Reverse<(Time, u64, A)>>,
     ahead: HashMap<A, (Time, u64)>,
     asked: u64,
@@ -36,7 +36,7 @@ impl<A: Copy + Ord + Hash> Clock<A> {
         self.now
     }
 
-    /// Turns taken so far: the number of the step that is under way.
+    /// Number of turns taken so far, which is the number of the current step.
     pub fn turns(&self) -> u64 {
         self.turns
     }
@@ -57,7 +57,7 @@ impl<A: Copy + Ord + Hash> Clock<A> {
         self.wake(actor, self.now.after(delay));
     }
 
-    /// Goes on to the next turn. `None` when nothing will ever happen again.
+    /// Advances to the next turn. Returns `None` when no turn is left.
     pub fn next_turn(&mut self) -> Option<A> {
         while let Some(Reverse((at, asked, actor))) = self.queue.pop() {
             if self.ahead.get(&actor) == Some(&(at, asked)) {

@@ -1,7 +1,7 @@
-//! What the fuzzers run, as plain functions: each takes any bytes and panics if something is wrong.
+//! Bodies of the fuzzers, as plain functions: each takes any bytes and panics if a property does not hold.
 //!
-//! The fuzzers of `fuzz/` call these, and the tests call them with the corpus that is kept there,
-//! so that what a fuzzer once found is tried on each `cargo test`.
+//! The fuzzers of `fuzz/` call these, and the tests call them with the corpus that is kept there, so each `cargo test`
+//! repeats earlier findings.
 
 use polyrail_proto::hello::{Hello, Metadata, PREFIX_BYTES, Prefix, RefusedCode, Reply};
 use polyrail_proto::message::Message;
@@ -18,7 +18,7 @@ mod receiver;
 mod records;
 mod sender;
 
-/// What a stream of frames says.
+/// Content of a stream of frames.
 #[derive(Debug, PartialEq, Eq)]
 struct Read {
     frames: Vec<Frame>,
@@ -32,10 +32,10 @@ enum Frame {
     Ring(SharedPlace),
 }
 
-/// Any bytes as frames of a proven peer, acknowledgements and messages. However a stream is cut into
-/// records and reads, and whether its payload is sealed or not, it decodes to the same frames, and
-/// these encode to the same stream. A proven peer that seals what is no stream, and a stranger, are
-/// refused without panic; the stranger before it is heard.
+/// Reads any bytes as frames, acknowledgements and messages of an authenticated peer. However a stream is cut into
+/// records and reads, and whether its payload is sealed or not, it decodes to the same frames, and these encode to the
+/// same stream. An authenticated peer that seals an invalid stream, and an unauthenticated client, are refused without
+/// a panic; the client is refused before its data is processed.
 ///
 /// # Panics
 /// If the property does not hold.
@@ -63,7 +63,7 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// What a stream says, however it is cut into reads.
+/// Reads a stream, with the same result for all sizes of reads.
 fn read_in_any_pieces(stream: &[u8], rng: &mut Rng) -> Read {
     let whole = read(stream, |()| usize::MAX);
     assert_eq!(read(stream, |()| 1), whole, "one byte at a time");
@@ -71,9 +71,8 @@ fn read_in_any_pieces(stream: &[u8], rng: &mut Rng) -> Read {
     whole
 }
 
-/// Any bytes as what a connection begins with, a hello, a reply and metadata, and as the words
-/// behind a prefix. Accepted input encodes to the same bytes, and this engine's own messages decode,
-/// whatever texts they hold.
+/// Reads any bytes as the beginning of a connection, a hello, a reply and metadata, and as the text behind a prefix.
+/// Accepted input encodes to the same bytes, and this engine's own messages decode, with any texts.
 ///
 /// # Panics
 /// If the property does not hold.
@@ -102,9 +101,9 @@ pub fn hello(data: &[u8]) {
     Reply::decode(&bytes).expect("our own reply");
 }
 
-/// Any bytes as the first message to a responder, the second to an initiator and the third to a
-/// responder; as the certificate of who connects; and messages of the real other end, changed. None
-/// panics, and none is accepted unless the other end made it.
+/// Reads any bytes as the first message to a responder, the second to an initiator and the third to a responder, and as
+/// the certificate of an initiator; also changes messages of the real other end. None panics, and none is accepted
+/// unless the other end made it.
 ///
 /// # Panics
 /// If the property does not hold.
@@ -113,7 +112,7 @@ pub fn handshake(data: &[u8]) {
     certificates::run(data);
 }
 
-/// Any sequence of calls that a driver may make, on a receiver or a sender, with any peer.
+/// Makes any sequence of calls that a driver may make, on a receiver or a sender, with any peer.
 ///
 /// # Panics
 /// If an invariant of the core does not hold.
@@ -125,8 +124,8 @@ pub fn receiver(data: &[u8]) {
     }
 }
 
-/// Any sequence of receives, transfers and cancels of one peer: what is remembered of it stays within
-/// its quotas, and what it has begun goes on.
+/// Makes any sequence of receives, transfers and cancels of one peer: the state kept for it stays within its quotas,
+/// and operations within them proceed.
 ///
 /// # Panics
 /// If an invariant of the core does not hold.
@@ -134,7 +133,7 @@ pub fn quotas(data: &[u8]) {
     quotas::run(data);
 }
 
-/// Reads a stream in reads of the sizes given.
+/// Reads a stream in reads of the given sizes.
 fn read(mut stream: &[u8], mut size: impl FnMut(()) -> usize) -> Read {
     let mut reader = FrameReader::new(records::opener());
     let mut frames = Vec::new();
@@ -196,7 +195,7 @@ fn read(mut stream: &[u8], mut size: impl FnMut(()) -> usize) -> Read {
     }
 }
 
-/// Notes payload, which must come in the order of the places.
+/// Records payload, which must arrive in the order of the places.
 fn land(frames: &mut [Frame], at: Place, bytes: &[u8]) {
     let Some(Frame::Chunk { places, payload, .. }) = frames.last_mut() else {
         panic!("payload of no chunk");
@@ -213,7 +212,7 @@ fn land(frames: &mut [Frame], at: Place, bytes: &[u8]) {
     payload.extend_from_slice(bytes);
 }
 
-/// The bytes of all frames; of an unfinished one, as many as came.
+/// Encodes all frames. Of an unfinished one, encodes the part that arrived.
 fn encode(read: &Read) -> Vec<u8> {
     let mut out = Vec::new();
     for frame in &read.frames {

@@ -1,9 +1,9 @@
-//! A second peer of the first node: proven, and malicious. It seals whatever it likes, and the node
-//! reads it as it reads any peer, with a receiver and a sender for that peer alone.
+//! A second peer of the first node: authenticated, and malicious. It seals arbitrary data, and the node reads it like
+//! any peer's, with a receiver and a sender for that peer alone.
 //!
-//! The liar knows one key of the node, that of a region granted to it. Nothing of it may land
-//! elsewhere, nothing is acknowledged to it that did not land, and what it makes the node remember
-//! stays within the limits. What becomes of the other peer the oracle sees.
+//! The liar knows one key of the node, that of a region granted to it. None of its data may land elsewhere, data that
+//! did not land is not acknowledged to it, and the node's state for it stays within the limits. The oracle checks the
+//! other peer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::AddAssign;
@@ -26,7 +26,7 @@ mod lies;
 
 const FLOWS: u32 = 4;
 const WINDOW: u32 = 4;
-/// What the node remembers of the liar at most.
+/// Limits of the node's state for the liar.
 const LIMITS: ReceiverLimits = ReceiverLimits {
     flows: FLOWS,
     transfers: 16,
@@ -37,12 +37,12 @@ const LIMITS: ReceiverLimits = ReceiverLimits {
 };
 /// Bytes of the region that is granted to the liar.
 const GRANTED_BYTES: usize = 4096;
-/// Transfers from the node to the liar that are under way at once.
+/// Maximum number of transfers in flight from the node to the liar.
 const ANSWERS: usize = 6;
-/// The most characters that describe the receiver of a peer within those limits.
+/// Maximum characters in the description of a receiver within those limits.
 const DESCRIPTION_MAX: usize = 100_000;
 
-/// What the node sends the liar.
+/// A transfer from the node to the liar.
 #[derive(Clone, Debug)]
 struct Answer(Arc<Plan>);
 
@@ -64,7 +64,7 @@ pub struct Liar {
     granted: Memory,
     lines: Vec<Line>,
     connections: u32,
-    /// What landed, by transfer and chunk: its places and its message.
+    /// Chunks that landed, by transfer and chunk: their places and their messages.
     landed: BTreeMap<(u64, u32), (Vec<Place>, Vec<u8>)>,
     answers: u64,
     answers_over: u64,
@@ -72,18 +72,18 @@ pub struct Liar {
     counts: Counts,
 }
 
-/// What the liar brought about.
+/// Counters of the liar's effects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames that the node read.
     pub frames: u64,
-    /// Those that it acknowledged as landed.
+    /// Frames that it acknowledged as landed.
     pub acknowledged: u64,
-    /// Those that it refused.
+    /// Frames that it refused.
     pub refused: u64,
-    /// Connections that it closed for a breach.
+    /// Connections that it closed for a protocol violation.
     pub breaches: u64,
-    /// Characters that describe what it remembered at the end of a run, at most.
+    /// Maximum characters in the description of its state at the end of a run.
     pub remembered: usize,
 }
 
@@ -102,10 +102,10 @@ impl AddAssign for Counts {
 struct Line {
     sealer: Sealer,
     reader: FrameReader,
-    /// What the liar has sealed and the node has not read.
+    /// Bytes that the liar has sealed and the node has not read.
     stream: VecDeque<u8>,
     chunk: Option<Arriving>,
-    /// Chunks that the node sent on it.
+    /// Number of chunks that the node sent on it.
     sent: u64,
 }
 
@@ -115,12 +115,12 @@ struct Arriving {
     places: Vec<Place>,
     meta: Vec<u8>,
     verdict: Verdict,
-    /// Payload that is in place.
+    /// Payload bytes that are in place.
     written: u64,
 }
 
 impl Liar {
-    /// One that is connected.
+    /// Creates a liar that is connected.
     pub fn new(rng: &mut Rng) -> Self {
         let mut granted = Memory::default();
         granted.add(GRANTED_BYTES, rng);
@@ -144,10 +144,10 @@ impl Liar {
         liar
     }
 
-    /// A turn: the liar says something on a connection, and the node reads some of what it said.
+    /// Takes a turn: the liar sends data on a connection, and the node reads some of it.
     ///
     /// # Errors
-    /// What the node did wrong.
+    /// The node's fault.
     pub fn turn(&mut self, now: Time, theirs: &Memory, rng: &mut Rng) -> Result<(), String> {
         let flow = rng.index(self.lines.len()) as u32;
         for _ in 0..rng.between(1, 4) {
@@ -186,7 +186,7 @@ impl Liar {
         }
     }
 
-    /// The node sends something to the liar, which the liar may acknowledge or not.
+    /// Sends a transfer from the node to the liar, which the liar may acknowledge or not.
     fn answer(&mut self, now: Time, flow: u32) {
         if (self.answers - self.answers_over) < ANSWERS as u64 {
             let key = self.granted.key(0).expect("it is never dropped");
@@ -272,8 +272,8 @@ impl Liar {
         theirs: &Memory,
     ) -> Result<(), Stop> {
         self.counts.frames += 1;
-        // The node asked it for nothing. Its keys are looked up in the region table of the node, and
-        // only one of them counts.
+        // The node has no pending request to the liar. Its keys are looked up in the node's region table, and only one
+        // of them is valid.
         let admission = match header.op {
             WireOp::ReadData | WireOp::SendData => Err(RefusalCode::NotExpected),
             WireOp::Write | WireOp::Control => places.iter().try_for_each(|place| {
@@ -376,8 +376,7 @@ impl Liar {
         Ok(())
     }
 
-    /// What it brought about. When the run is over, it remains to be seen how much the node remembers
-    /// of the liar.
+    /// Returns the counters. At the end of the run, checks the size of the node's state for the liar.
     ///
     /// # Errors
     /// If that is more than its limits allow.
@@ -390,12 +389,12 @@ impl Liar {
     }
 }
 
-/// Why the node reads no further.
+/// Reason why the node stops reading.
 #[derive(Debug)]
 enum Stop {
     /// The liar broke a rule, and the node closes the connection.
     Breach,
-    /// The node broke one.
+    /// The node broke a rule.
     Violation(String),
 }
 

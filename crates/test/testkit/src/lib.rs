@@ -1,13 +1,11 @@
-//! A simulated network for the protocol core: virtual time, seeded faults, and an oracle that looks
-//! at every byte.
+//! A simulated network for the protocol core: virtual time, seeded faults, and an oracle that checks every byte.
 //!
-//! A [`Simulation`] runs two [`node::Node`]s on one [`network::Network`]. Each node drives the
-//! protocol core as a real engine does: frames are encoded and read back through partial writes and
-//! reads, and system calls take time, so that what other threads do falls into them. The
-//! [`oracle::Oracle`] owns the memory, knows the bytes that every operation must deliver, takes
-//! memory away the moment an operation is over, and keeps a ledger of how each one ended.
+//! A [`Simulation`] runs two [`node::Node`]s on one [`network::Network`]. Each node drives the protocol core as a real
+//! engine does: frames are encoded and read back through partial writes and reads, and system calls take time, so that
+//! actions of other threads overlap them. The [`oracle::Oracle`] owns the memory, knows the bytes that every operation
+//! must deliver, takes memory away the moment an operation is over, and records the end of each one.
 //!
-//! A [`Scenario`] and a seed decide everything; a run that fails can be run again. The tests in
+//! A [`Scenario`] and a seed determine a run completely, so a failing run can be repeated. The tests in
 //! `tests/simulation.rs` have one scenario for each hazard.
 #![forbid(unsafe_code)]
 

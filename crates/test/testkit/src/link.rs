@@ -1,5 +1,5 @@
-//! One direction of a connection: a stream of bytes through a send buffer, a wire, and a receive
-//! buffer, as a kernel has them.
+//! One direction of a connection: a stream of bytes through a send buffer, a wire, and a receive buffer, as in a
+//! kernel.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use polyrail_proto::Time;
 use crate::rng::Rng;
 use crate::tap::Tap;
 
-/// Most bytes that travel as one packet.
+/// Maximum bytes of a packet.
 const PACKET_BYTES: u64 = 8 << 10;
 
-/// A stream of bytes from a writer to a reader. Order is kept and nothing is lost, but either may
-/// learn late, or never, that the other is gone.
+/// A stream of bytes from a writer to a reader. Order is kept and nothing is lost, but either may learn late, or never,
+/// that the other is gone.
 #[derive(Debug)]
 pub struct Link {
     sending: VecDeque<u8>,
@@ -22,7 +22,7 @@ pub struct Link {
     send_capacity: usize,
     receive_capacity: usize,
     writer: Writer,
-    /// The reader hears of a reset once it has read what came before.
+    /// A reset, which the reader sees after it has read the earlier bytes.
     reset: bool,
     reader_gone: bool,
     stalled_until: Time,
@@ -30,18 +30,18 @@ pub struct Link {
     tap: Option<Tap>,
 }
 
-/// How a writer left.
+/// Way in which a writer left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
-    /// What is in the send buffer is still delivered, then the stream ends.
+    /// The send buffer is still delivered, then the stream ends.
     Finish,
-    /// What is in the send buffer is lost; what is on the wire arrives, then a reset.
+    /// The send buffer is lost. Bytes on the wire arrive, then a reset.
     Abort,
-    /// What is in the send buffer is lost, and the reader never hears of it.
+    /// The send buffer is lost, and the reader never notices.
     Vanish,
 }
 
-/// What a reader finds when there are no bytes.
+/// End of a stream that a reader sees when there are no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Finished,
@@ -57,18 +57,18 @@ pub struct Lane {
     /// Time on the wire.
     pub latency: Duration,
     pub up: bool,
-    /// When it has sent everything given to it.
+    /// Time at which all queued bytes are sent.
     pub busy_until: Time,
 }
 
-/// What came of [`Link::advance`].
+/// Result of [`Link::advance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advance {
-    /// The reader has something new: bytes or the end.
+    /// The reader has new bytes or the end to read.
     pub readable: bool,
     /// The writer has more room.
     pub writable: bool,
-    /// When there is more to do; `None` if that depends on the reader, the writer, or the rail.
+    /// Time of the next event. `None` if it depends on the reader, the writer, or the rail.
     pub next: Option<Time>,
 }
 
@@ -82,12 +82,12 @@ struct Packet {
 enum Writer {
     Here,
     Left(Leave),
-    /// It left, and the reader knows.
+    /// It left, and the reader knows that.
     Told,
 }
 
 impl Link {
-    /// A link with buffers of these sizes, in bytes.
+    /// Creates a link with buffers of these sizes, in bytes.
     pub fn new(send_capacity: usize, receive_capacity: usize) -> Self {
         Self {
             sending: VecDeque::new(),
@@ -104,25 +104,25 @@ impl Link {
         }
     }
 
-    /// The same, with somebody on its path.
+    /// Adds an attacker on its path.
     #[must_use]
     pub fn tapped(mut self, rng: Rng) -> Self {
         self.tap = Some(Tap::new(rng));
         self
     }
 
-    /// Whoever is on the path.
+    /// The attacker on the path, if there is one.
     pub fn tap(&mut self) -> Option<&mut Tap> {
         self.tap.as_mut()
     }
 
-    /// Bytes that [`Self::write`] would take. Somebody on the path may have put more into the buffer
-    /// than it has room for.
+    /// Bytes that [`Self::write`] would take. An attacker on the path may have put more into the buffer than it has
+    /// room for.
     pub fn room(&self) -> usize {
         self.send_capacity.saturating_sub(self.sending.len())
     }
 
-    /// Puts the beginning of `bytes` into the send buffer; says how many fitted.
+    /// Writes the beginning of `bytes` to the send buffer. Returns the number of bytes that fitted.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         if self.writer == Writer::Here {
@@ -145,7 +145,7 @@ impl Link {
         self.received.drain(..count).collect()
     }
 
-    /// Whether the stream is over for its reader, and how.
+    /// End of the stream for its reader, if it is over.
     pub fn ended(&self) -> Option<Ended> {
         if !self.received.is_empty() {
             None
@@ -158,8 +158,7 @@ impl Link {
         }
     }
 
-    /// Bytes that have reached the reader's side since the beginning: what a transport knows of its
-    /// own progress.
+    /// Bytes that have reached the reader's side since the beginning, as a transport measures its own progress.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
@@ -193,8 +192,7 @@ impl Link {
         self.stalled_until = self.stalled_until.max(until);
     }
 
-    /// Moves all bytes that can move by `now`: from the wire to the reader, and from the writer to
-    /// the wire.
+    /// Moves all bytes that can move by `now`: from the wire to the reader, and from the writer to the wire.
     pub fn advance(&mut self, now: Time, lane: &mut Lane, rng: &mut Rng) -> Advance {
         let mut advance = Advance::default();
         if !lane.up {
@@ -223,7 +221,7 @@ impl Link {
         advance
     }
 
-    /// Whether the receive buffer has room for what is on the wire and more.
+    /// True if the receive buffer has room for more than the bytes on the wire.
     fn window_open(&self) -> bool {
         let wire: usize = self.transit.iter().map(|packet| packet.bytes.len()).sum();
         self.reader_gone || self.received.len() + wire < self.receive_capacity
@@ -260,7 +258,7 @@ mod tests {
         Lane { rate: 100_000_000, latency, up: true, busy_until: Time::default() }
     }
 
-    /// Lets time pass until nothing moves by itself any more.
+    /// Lets time pass until no event is left.
     fn settle(link: &mut Link, lane: &mut Lane, now: &mut Time) {
         let mut rng = Rng::new(1);
         while let Some(next) = link.advance(*now, lane, &mut rng).next {

@@ -1,22 +1,21 @@
-//! A node's memory: regions with keys, as a registration table has them.
+//! A node's memory: regions with keys, as in a registration table.
 
 use polyrail_proto::RegionKey;
 use polyrail_proto::wire::{Place, RefusalCode};
 
 use crate::rng::Rng;
 
-/// Bytes in one piece within a node's memory.
+/// Contiguous bytes within a node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub slot: u32,
-    /// Where in the slot, in bytes.
+    /// Offset in the slot, in bytes.
     pub offset: u64,
     pub len: u64,
 }
 
-/// The memory of a node. A slot keeps its bytes when its region is dropped and another registered
-/// in its place, as an allocator hands out the same address again. So a write with an old key hits
-/// somebody else's data.
+/// The memory of a node. A slot keeps its bytes when its region is dropped and another one is registered in its place,
+/// as an allocator reuses an address. So a write with an old key hits another region's data.
 #[derive(Debug, Default)]
 pub struct Memory {
     slots: Vec<Slot>,
@@ -37,7 +36,7 @@ impl Memory {
         self.slots.push(Slot { bytes, generation: 1, nonce: rng.bits(), registered: true });
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -47,14 +46,14 @@ impl Memory {
         self.slots[slot as usize].bytes.len()
     }
 
-    /// The key of the region in a slot, if there is one.
+    /// Key of the region in a slot, if there is one.
     pub fn key(&self, slot: u32) -> Option<RegionKey> {
         let entry = &self.slots[slot as usize];
         let key = RegionKey { slot, generation: entry.generation, nonce: entry.nonce };
         entry.registered.then_some(key)
     }
 
-    /// Admits nobody to the slot from now on.
+    /// Refuses all access to the slot from now on.
     pub fn unregister(&mut self, slot: u32) {
         self.slots[slot as usize].registered = false;
     }
@@ -67,7 +66,7 @@ impl Memory {
         entry.registered = true;
     }
 
-    /// Whether a peer may touch a place, as an engine decides it.
+    /// Checks whether a peer may access a place, like an engine.
     pub fn admit(&self, place: &Place) -> Result<(), RefusalCode> {
         let slot = self.slots.get(place.key.slot as usize).ok_or(RefusalCode::UnknownRegion)?;
         if (slot.generation, slot.nonce) != (place.key.generation, place.key.nonce) {
@@ -87,7 +86,7 @@ impl Memory {
         &self.slots[span.slot as usize].bytes[span.offset as usize..][..span.len as usize]
     }
 
-    /// The bytes of a span, to be written.
+    /// Mutable bytes of a span.
     pub fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
         &mut self.slots[span.slot as usize].bytes[span.offset as usize..][..span.len as usize]
     }

@@ -1,4 +1,4 @@
-//! The network between nodes: rails that carry connections, and everything that can go wrong.
+//! The network between nodes: rails that carry connections, and their faults.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::rng::Rng;
 
 pub type NodeId = usize;
 
-/// Which connection; never used again for another one.
+/// Number of a connection, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
@@ -23,7 +23,7 @@ pub enum Direction {
     Acks,
 }
 
-/// A rail as a scenario describes it.
+/// A rail of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct RailSettings {
     /// Bytes per second, each way.
@@ -41,23 +41,23 @@ pub struct Buffers {
     pub receive: usize,
 }
 
-/// The first bytes of a client on a connection.
+/// First bytes of a client on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Hello {
     pub from: InstanceId,
-    /// The run that it means to reach.
+    /// Run of the peer that it wants to reach.
     pub to: InstanceId,
-    /// The number of the attempt, with sessions of both ends; see [`polyrail_proto::life::Epoch`].
+    /// Number of the attempt, with sessions of both ends; see [`polyrail_proto::life::Epoch`].
     pub epoch: u64,
 }
 
-/// Every rail and every connection there ever was.
+/// All rails and all connections of the run.
 #[derive(Debug)]
 pub struct Network {
     rails: Vec<Rail>,
     connections: Vec<Connection>,
     buffers: Buffers,
-    /// Where somebody on the path of all connections takes random numbers from, if there is one.
+    /// Random numbers of the attacker on the path of all connections, if there is one.
     adversary: Option<Rng>,
 }
 
@@ -65,7 +65,7 @@ pub struct Network {
 #[derive(Debug)]
 struct Rail {
     settings: RailSettings,
-    /// A lane for what each node sends, by the node's number.
+    /// Lanes by the number of the sending node.
     lanes: Vec<Lane>,
 }
 
@@ -75,15 +75,15 @@ pub struct Connection {
     /// Index of the rail that carries it.
     pub rail: usize,
     pub client: NodeId,
-    /// Who was connected to.
+    /// Node that was connected to.
     pub server: NodeId,
-    /// Which flow of the client it is.
+    /// Index of the client's flow.
     pub flow: FlowIndex,
-    /// The client's first words.
+    /// First message of the client.
     pub hello: Hello,
-    /// Whether the server has welcomed it.
+    /// True if the server has accepted it.
     pub accepted: bool,
-    /// The server's reason if it has refused the client.
+    /// Reason of the server's refusal, if it has refused the client.
     refused: Option<RefusedCode>,
     data: Link,
     acks: Link,
@@ -93,7 +93,7 @@ pub struct Connection {
 }
 
 impl Network {
-    /// A network of `nodes` nodes; all rails join every pair.
+    /// Creates a network of `nodes` nodes. All rails join every pair.
     pub fn new(nodes: usize, rails: &[RailSettings], buffers: Buffers) -> Self {
         let rail = |settings: &RailSettings| {
             let (rate, latency) = (settings.rate, settings.latency);
@@ -108,19 +108,19 @@ impl Network {
         }
     }
 
-    /// The same, with somebody on the path of every connection.
+    /// Adds an attacker on the path of every connection.
     #[must_use]
     pub fn tapped(mut self, rng: Rng) -> Self {
         self.adversary = Some(rng);
         self
     }
 
-    /// How many rails there are.
+    /// Number of rails.
     pub fn rails(&self) -> usize {
         self.rails.len()
     }
 
-    /// Begins a connection of `flow`. `None` if the rail is down.
+    /// Begins a connection of `flow`. Returns `None` if the rail is down.
     pub fn connect(
         &mut self,
         rail: usize,
@@ -155,35 +155,35 @@ impl Network {
         Some(ConnectionId(self.connections.len() as u32 - 1))
     }
 
-    /// Facts about a connection.
+    /// State of a connection.
     pub fn connection(&self, id: ConnectionId) -> &Connection {
         &self.connections[id.0 as usize]
     }
 
-    /// The server welcomes the client.
+    /// Accepts the client, as its server.
     pub fn accept(&mut self, id: ConnectionId) {
         self.connections[id.0 as usize].accepted = true;
     }
 
-    /// The server refuses the client, and closes its end.
+    /// Refuses the client, as its server, and closes the server's end.
     pub fn refuse(&mut self, id: ConnectionId, code: RefusedCode) {
         self.connections[id.0 as usize].refused = Some(code);
         self.server_leaves(id, Leave::Finish);
     }
 
-    /// Returns whether the server has answered the client's hello or closed its end.
+    /// True if the server has answered the client's hello or closed its end.
     pub fn is_answered(&self, id: ConnectionId) -> bool {
         let connection = &self.connections[id.0 as usize];
         connection.accepted || connection.server_left
     }
 
-    /// The server's refusal, unless the connection broke before the client heard it.
+    /// The server's refusal, unless the connection broke before the client received it.
     pub fn refusal(&self, id: ConnectionId) -> Option<RefusedCode> {
         let connection = &self.connections[id.0 as usize];
         connection.refused.filter(|_| !connection.client_failed)
     }
 
-    /// Returns whether bytes of the server would find that the client has left: its machine answers them with a reset.
+    /// True if bytes of the server would find that the client has left: its machine answers them with a reset.
     pub fn is_abandoned(&self, id: ConnectionId) -> bool {
         let connection = &self.connections[id.0 as usize];
         connection.client_left && self.is_up(connection.rail)
@@ -196,7 +196,7 @@ impl Network {
         all.filter(|(_, c)| open(c)).map(|(index, _)| ConnectionId(index as u32)).collect()
     }
 
-    /// All connections there ever were.
+    /// All connections of the run.
     pub fn all(&self) -> impl Iterator<Item = ConnectionId> + use<> {
         (0..self.connections.len() as u32).map(ConnectionId)
     }
@@ -210,7 +210,7 @@ impl Network {
         }
     }
 
-    /// Moves the bytes of one stream as far as they come by `now`.
+    /// Moves the bytes of one stream as far as they get by `now`.
     pub fn advance(
         &mut self,
         now: Time,
@@ -226,18 +226,18 @@ impl Network {
         link.advance(now, &mut self.rails[connection.rail].lanes[from], rng)
     }
 
-    /// Whether the client knows that its connection is dead.
+    /// True if the client knows that its connection is dead.
     pub fn client_sees_failure(&self, id: ConnectionId) -> bool {
         let connection = &self.connections[id.0 as usize];
         connection.client_failed || connection.acks.ended().is_some()
     }
 
-    /// Whether, and how, the connection is over for the server.
+    /// End of the connection for the server, if it is over.
     pub fn server_sees_end(&self, id: ConnectionId) -> Option<Ended> {
         self.connections[id.0 as usize].data.ended()
     }
 
-    /// The client closes its end.
+    /// Closes the client's end.
     pub fn client_leaves(&mut self, id: ConnectionId, how: Leave) {
         let connection = &mut self.connections[id.0 as usize];
         connection.client_left = true;
@@ -245,7 +245,7 @@ impl Network {
         connection.acks.reader_leaves();
     }
 
-    /// The server closes its end.
+    /// Closes the server's end.
     pub fn server_leaves(&mut self, id: ConnectionId, how: Leave) {
         let connection = &mut self.connections[id.0 as usize];
         connection.server_left = true;
@@ -253,7 +253,7 @@ impl Network {
         connection.data.reader_leaves();
     }
 
-    /// Tears a connection; both ends learn of it, the server after what it has received.
+    /// Tears a connection. Both ends learn of it, the server after the bytes it has received.
     pub fn reset(&mut self, id: ConnectionId) {
         let connection = &mut self.connections[id.0 as usize];
         connection.client_failed = true;
@@ -266,19 +266,19 @@ impl Network {
         self.connections[id.0 as usize].client_failed = true;
     }
 
-    /// Takes a rail down: bytes on it stay there.
+    /// Takes a rail up or down. Bytes on a rail that is down stay there.
     pub fn set_up(&mut self, rail: usize, up: bool) {
         for lane in &mut self.rails[rail].lanes {
             lane.up = up;
         }
     }
 
-    /// Whether a rail is up.
+    /// True if a rail is up.
     pub fn is_up(&self, rail: usize) -> bool {
         self.rails[rail].lanes.iter().all(|lane| lane.up)
     }
 
-    /// Makes a rail slower: its rate becomes 1/`divisor` of the configured one.
+    /// Slows a rail down: its rate becomes 1/`divisor` of the configured one.
     pub fn slow_down(&mut self, rail: usize, divisor: u64) {
         let rail = &mut self.rails[rail];
         for lane in &mut rail.lanes {
@@ -306,7 +306,7 @@ mod tests {
         (network, id)
     }
 
-    /// Delivers everything that can be delivered.
+    /// Delivers all bytes that can be delivered.
     fn settle(network: &mut Network, id: ConnectionId) {
         let mut rng = Rng::new(3);
         for direction in [Direction::Data, Direction::Acks] {

@@ -1,9 +1,9 @@
-//! A node: an engine without an operating system. It drives the two halves of a peer as a real engine
-//! does, with one thread for each flow, partial reads and writes, and system calls that take time.
+//! A node: an engine without an operating system. It drives the two sides of a peer as a real engine does, with one
+//! thread for each flow, partial reads and writes, and system calls that take time.
 //!
-//! This is the shortest driver that keeps the contract of [`polyrail_proto::peer`], and the place to look that
-//! contract up: `session` for hellos and the ends of sessions, `tx` for outgoing flows, `rx` for incoming ones, and
-//! `operations` for what passes between the halves and the user.
+//! This is the shortest driver that keeps the contract of [`polyrail_proto::peer`], and documents that contract by
+//! example: `session` for hellos and the ends of sessions, `tx` for outgoing flows, `rx` for incoming ones, and
+//! `operations` for the exchange between the sides and the user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,61 +38,61 @@ use posted::Posted;
 use rx::{Landing, RxFlow};
 use tx::TxFlow;
 
-/// How a node behaves.
+/// Behaviour of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeSettings {
-    /// Channels to the peer; channel `c` uses rail `c` modulo the number of rails.
+    /// Channels to the peer. Channel `c` uses rail `c` modulo the number of rails.
     pub channels: u32,
     /// Flows of each channel.
     pub sockets: u32,
-    /// Chunks that a channel may have in flight.
+    /// Maximum chunks in flight per channel.
     pub window_chunks: u32,
     /// Payload bytes of a chunk.
     pub chunk_bytes: u64,
-    /// What a peer may make the receiver remember.
+    /// Limits of the receiver's state for a peer.
     pub limits: ReceiverLimits,
-    /// The most bytes of payload that a record seals; without it, payload travels as it is.
+    /// Maximum payload bytes sealed in a record. `None` if payload is not sealed.
     pub sealed: Option<usize>,
-    /// Whether chunks carry a checksum.
+    /// True if chunks carry a checksum.
     pub checksum: bool,
-    /// How many of a thousand writes to a flow have one payload byte changed on the wire.
+    /// Writes to a flow, in a thousand, of which one payload byte is changed on the wire.
     pub corrupt_per_mille: u32,
-    /// A flow that hears nothing for this long is closed.
+    /// Time without received data after which a flow is closed.
     pub stall: Duration,
-    /// Whether bytes that the transport delivered count as progress of a flow.
+    /// True if bytes delivered by the transport count as progress of a flow.
     pub transport_progress: bool,
-    /// The node gives up a peer that it does not hear, or can't reach on any flow, for this long.
+    /// Time without data from a peer, or without a flow to it, after which the node gives it up.
     pub silence: Duration,
-    /// Pauses between attempts to connect.
+    /// Pauses between connection attempts.
     pub reconnect: ReconnectSettings,
-    /// A system call, or a delivery, takes up to this many nanoseconds.
+    /// Maximum duration of a system call, or a delivery, in nanoseconds.
     pub call_nanos: u64,
-    /// Now and then the thread loses its CPU meanwhile, for up to this long.
+    /// Maximum duration if the thread loses its CPU meanwhile, which happens sometimes.
     pub long_call_nanos: u64,
-    /// Chunks in a thousand that a device brings into place after their flow has gone on.
+    /// Chunks, in a thousand, that a device brings into place after their flow has continued.
     pub device_per_mille: u32,
-    /// A fault in the driver, to see that the oracle notices.
+    /// Fault in the driver, to test that the oracle notices it.
     pub sabotage: Sabotage,
 }
 
-/// A driver that breaks its contract with the core in one way.
+/// Way in which a driver breaks its contract with the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// None: it keeps the contract.
+    /// The driver keeps the contract.
     None,
-    /// Writes payload in place without asking whether it still may.
+    /// Writes payload in place without checking that it still may.
     LandsUnasked,
     /// Acknowledges a chunk when it begins.
     AcksEarly,
-    /// Lets peers write wherever they like.
+    /// Lets peers write anywhere.
     AdmitsEverything,
     /// Acknowledges while a flow is inside a system call for a chunk that was taken from it.
     AcksUnquiet,
-    /// Reports a region as gone while flows may still be writing it.
+    /// Reports a region as gone while flows may still write to it.
     DropsAtOnce,
-    /// Says that a thread has delivered what it has only taken.
+    /// Reports taken transfers as delivered.
     ForgetsDeliveries,
-    /// Begins a session with what it knows of the peer's transfers of the session before.
+    /// Begins a session with the state of the peer's transfers of the session before.
     KeepsSession,
 }
 
@@ -101,13 +101,13 @@ pub enum Sabotage {
 pub struct Node {
     id: NodeId,
     peer: NodeId,
-    /// Its own run, and the run of the peer that it knows.
+    /// Own run, and the known run of the peer.
     instance: InstanceId,
     peer_instance: InstanceId,
     settings: NodeSettings,
-    /// Which session of its own this is, from 1 on.
+    /// Number of its own session, from 1 on.
     number: u32,
-    /// The session of the peer that is heard in it.
+    /// The peer's session that is heard in it.
     heard: Option<u32>,
     /// Earlier sessions of the peer.
     parted: Parted,
@@ -117,30 +117,31 @@ pub struct Node {
     attempts: Attempts,
     outbound: Outbound<Posted>,
     inbound: Inbound<Posted>,
-    /// What the peer takes up here.
+    /// Resources that the peer uses here.
     quotas: Arc<Quotas>,
     tx: Vec<TxFlow>,
     rx: Vec<RxFlow>,
-    /// Chunks that devices copy into place.
+    /// Chunks that devices are copying into place.
     landings: Vec<Landing>,
     /// Operations that are not over.
     handles: BTreeMap<OpId, Posted>,
     /// Reads and receives that are over as soon as no flow is inside a system call for them.
     leaving: Vec<(Leaving<Posted>, Failure)>,
-    /// Regions that are gone as soon as nobody touches them.
+    /// Regions that are gone as soon as nothing accesses them.
     dropping: Vec<u32>,
     /// Bytes of the peer that have landed.
     landed: u64,
-    /// The floor of the chunk pulled last; it must never fall.
+    /// Low-water mark of the chunk pulled last. It must never fall.
     floor: TransferId,
-    /// When the last outgoing flow went down, if none is up.
+    /// Time at which the last outgoing flow went down, if none is up.
     last_up: Time,
-    /// Where the peer stands.
+    /// State of the peer.
     state: PeerState,
     patience: Patience,
 }
 
-/// What a transfer sends: its plan, its message, and the regions that it reads. Another region may be in their slots later.
+/// Content of a transfer: its plan, its message, and the regions that it reads. Other regions may be in their slots
+/// later.
 #[derive(Clone, Debug)]
 pub struct Request(Arc<(Plan, Vec<u8>, Vec<RegionKey>)>);
 
@@ -149,7 +150,7 @@ impl Request {
         Self(Arc::new((plan, meta, regions)))
     }
 
-    /// Returns whether the region that it reads in this slot is still there.
+    /// True if the region that it reads in this slot still exists.
     fn may_read(&self, memory: &Memory, slot: u32) -> bool {
         let region = self.0.2.iter().find(|key| key.slot == slot);
         region.is_some_and(|key| memory.key(slot) == Some(*key))
@@ -166,13 +167,13 @@ impl Source for Request {
     }
 }
 
-/// The key of no region.
+/// A key that no region has.
 const NO_KEY: RegionKey = RegionKey { slot: 0, generation: 0, nonce: 0 };
-/// Operations that an engine may have outstanding, which bounds what its peer takes up there.
+/// Maximum outstanding operations of an engine, which limits its peer's resources there.
 const OPS_POOL: u32 = 64;
 
 impl Node {
-    /// A node in its first session, whose flows are all down; each connects at its first turn.
+    /// Creates a node in its first session, with all flows down. Each connects at its first turn.
     pub fn new(world: &World, (id, peer): (NodeId, NodeId), settings: NodeSettings) -> Self {
         let NodeSettings { channels, sockets, window_chunks, .. } = settings;
         let (flows, rails) = (channels * sockets, world.network.rails());
@@ -181,7 +182,7 @@ impl Node {
         let pairs = Pairs::new(Pairing { pairs, idle_local: idle.clone(), idle_remote: idle });
         let quotas = Arc::new(Quotas::new(OPS_POOL));
         let config = SenderConfig { window_chunks, channels, sockets, rails: rails as u32 };
-        // More than the sender's window: the window that a flow brings bounds its chunks.
+        // More than the sender's window: the window of a flow limits its chunks.
         let limits = ReceiverLimits { window: 4 * window_chunks as usize, ..settings.limits };
         Self {
             id,
@@ -212,7 +213,7 @@ impl Node {
         }
     }
 
-    /// Begins an operation that the oracle knows already.
+    /// Begins an operation that the oracle already knows.
     pub fn post(&mut self, world: &mut World, id: OpId, deadline: Option<Time>) {
         let operation = world.oracle.operation(id);
         let (kind, notify) = (operation.posting.kind, operation.posting.notify);
@@ -242,7 +243,7 @@ impl Node {
         if let Some(deadline) = deadline {
             world.clock.wake(Actor::Timer(self.id), deadline);
         }
-        // A region that was dropped has no key: its peer refuses this one.
+        // A dropped region has no key: its peer refuses this one.
         let memory = &world.memories[self.id];
         let key = |slot| memory.key(slot).unwrap_or(NO_KEY);
         match kind {
@@ -284,8 +285,8 @@ impl Node {
         self.pump(world);
     }
 
-    /// Drops the region in a slot for the user. It is gone once no system call reads it and nothing writes it any more.
-    /// A transfer that reads it ends when a flow comes to a chunk of it that is not sent.
+    /// Drops the region in a slot, for the user. It is gone once no system call reads it and nothing writes to it any
+    /// more. A transfer that reads it ends when a flow comes to a chunk of it that is not sent.
     pub fn drop_region(&mut self, world: &mut World, slot: u32) {
         if world.memories[self.id].key(slot).is_none() {
             return;
@@ -293,7 +294,7 @@ impl Node {
         world.memories[self.id].unregister(slot);
         self.bar_flows(slot);
         self.outbound.end_waiting(|op| op.touches(slot), Failure::RegionDropped);
-        // The data of a read are refused, which its peer says.
+        // The data of a read is refused, which its peer reports.
         let is_receive = |id| {
             let kind = world.oracle.operation(id).posting.kind;
             matches!(kind, Kind::Receive { .. })
@@ -304,7 +305,7 @@ impl Node {
         self.pump(world);
     }
 
-    /// Whether the node has nothing left to do or to wait for.
+    /// True if the node has nothing left to do or to wait for.
     pub fn is_idle(&self) -> bool {
         let is_delivering = self.rx.iter().any(RxFlow::is_delivering);
         !self.outbound.sender.is_busy()
@@ -314,12 +315,12 @@ impl Node {
             && self.dropping.is_empty()
     }
 
-    /// Transfers from the peer that are under way.
+    /// Number of transfers from the peer in progress.
     pub fn active_count(&self) -> usize {
         self.inbound.receiver.active_count()
     }
 
-    /// What the node waits for, for people.
+    /// Describes what the node waits for, for people.
     pub fn describe(&self) -> String {
         let flows: Vec<String> = (0..self.tx.len() as u32)
             .map(|f| format!("{}: {} in flight", self.tx[f as usize], self.in_flight(f)))
@@ -355,7 +356,7 @@ fn plan(segments: Vec<Segment>, chunk_bytes: u64) -> Plan {
     Plan::new(segments, chunk_bytes).unwrap_or_else(|_| Plan::empty())
 }
 
-/// The regions that a plan reads or writes here.
+/// Regions that a plan reads or writes here.
 fn regions_of(memory: &Memory, plan: &Plan) -> Vec<RegionKey> {
     let mut slots: Vec<u32> = plan.segments().iter().map(|it| it.local_region).collect();
     slots.sort_unstable();
@@ -363,7 +364,8 @@ fn regions_of(memory: &Memory, plan: &Plan) -> Vec<RegionKey> {
     slots.into_iter().filter_map(|slot| memory.key(slot)).collect()
 }
 
-/// Spans of this node, in order. The places at the peer are not known yet, and given as one stretch.
+/// Segments for spans of this node, in order. The places at the peer are not known yet, and are given as one contiguous
+/// range.
 fn locals(spans: &[Span]) -> Vec<Segment> {
     let mut at = 0;
     let segment = |span: &Span| {
@@ -380,7 +382,7 @@ fn locals(spans: &[Span]) -> Vec<Segment> {
     spans.iter().map(segment).collect()
 }
 
-/// The places of spans at `node`, as its metadata names them; empty ones are left out.
+/// Places of spans at `node`, as its metadata names them. Empty ones are omitted.
 fn places(world: &World, node: NodeId, spans: &[Span]) -> Vec<Place> {
     let place = |span: &Span| {
         let key = world.memories[node].key(span.slot)?;

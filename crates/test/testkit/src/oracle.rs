@@ -1,11 +1,10 @@
-//! Knows what must be true: which bytes belong where, and how each operation may end.
+//! Checks invariants: which bytes belong where, and how each operation may end.
 //!
-//! The oracle hands out the memory that operations use, in blocks, and looks at every byte that
-//! lands. A block belongs to one operation at a time. At the moment an operation is over, the
-//! oracle compares its destination with what the source held when it was posted, and **takes the
-//! memory away at once**: it is filled with a marker and may be the place of another operation an
-//! instant later. A byte of the old one that lands after that is the worst bug in this field, and a
-//! violation here. The oracle keeps the first violation, which ends the run.
+//! The oracle hands out the memory that operations use, in blocks, and checks every byte that lands. A block belongs to
+//! one operation at a time. At the moment an operation is over, the oracle compares its destination with the content of
+//! the source when it was posted, and **takes the memory away at once**: it is filled with a marker and may be given to
+//! another operation an instant later. A byte of the old one that lands after that is the worst bug in this field, and
+//! a violation here. The oracle keeps the first violation, which ends the run.
 
 use crate::memory::{Memory, Span};
 use crate::network::NodeId;
@@ -18,25 +17,25 @@ use ground::{Ground, Role};
 use operation::Part;
 pub use operation::{Kind, OpId, Operation, Outcome, Posting};
 
-/// The ledger of all operations, and the owner of all memory.
+/// Record of all operations, and owner of all memory.
 #[derive(Debug)]
 pub struct Oracle {
     operations: Vec<Operation>,
     ground: Ground,
-    /// Payload may be corrupt before its checksum is seen: only its place is checked as it lands.
+    /// True if payload may be corrupt until its checksum is checked: then only its place is checked as it lands.
     corruption: bool,
     violation: Option<String>,
 }
 
 impl Oracle {
-    /// An oracle over these memories. With `corruption`, bytes that land may be wrong, as long as
-    /// they are right when their operation is done.
+    /// Creates an oracle over these memories. With `corruption`, bytes that land may be wrong, as long as they are
+    /// right when their operation is done.
     pub fn new(memories: &mut [Memory], corruption: bool, rng: &mut Rng) -> Self {
         let ground = Ground::new(memories, rng);
         Self { operations: Vec::new(), ground, corruption, violation: None }
     }
 
-    /// Posts an operation, if there is memory for it: fills its source with fresh bytes.
+    /// Posts an operation, if there is memory for it, and fills its source with fresh bytes.
     pub fn post(
         &mut self,
         memories: &mut [Memory],
@@ -46,7 +45,7 @@ impl Oracle {
         self.post_in(memories, rng, posting, None)
     }
 
-    /// The same, in memory of this slot, if one is given.
+    /// Like [`Self::post`], in memory of this slot if one is given.
     pub fn post_in(
         &mut self,
         memories: &mut [Memory],
@@ -102,7 +101,7 @@ impl Oracle {
         &self.operations
     }
 
-    /// Records a violation; only the first counts.
+    /// Records a violation. Only the first counts.
     pub fn violate(&mut self, what: impl Into<String>) {
         self.violation.get_or_insert_with(|| what.into());
     }
@@ -112,7 +111,7 @@ impl Oracle {
         self.violation.as_deref()
     }
 
-    /// Checks bytes that are being written at a node: does an operation want them there?
+    /// Checks that bytes being written at a node belong there.
     pub fn landing(&mut self, node: NodeId, at: Span, bytes: &[u8]) {
         let owner = match self.ground.owner(node, at) {
             Ok(owner) => owner,
@@ -146,7 +145,7 @@ impl Oracle {
         }
     }
 
-    /// A send was paired with a receive.
+    /// Records that a send was matched with a receive.
     pub fn matched(&mut self, send: OpId, receive: OpId) {
         let (a, b) =
             (self.operation(send).posting.clone(), self.operation(receive).posting.clone());
@@ -171,7 +170,7 @@ impl Oracle {
         }
     }
 
-    /// A notification reaches the user of `node`.
+    /// Records a notification that reaches the user of `node`.
     pub fn notified(&mut self, memories: &mut [Memory], rng: &mut Rng, node: NodeId, id: OpId) {
         let Some(operation) = self.operations.get_mut(id.0 as usize) else {
             return self.violate(format!("notification of {id}, which was never posted"));
@@ -186,8 +185,8 @@ impl Oracle {
         self.close_destination(memories, rng, id);
     }
 
-    /// An operation ended for the one who posted it. If a write or a notification failed, it may
-    /// still have effect until [`Self::settled`].
+    /// Records the end of an operation for the user who posted it. A failed write or notification may still have an
+    /// effect until [`Self::settled`].
     pub fn ended(&mut self, memories: &mut [Memory], rng: &mut Rng, id: OpId, outcome: Outcome) {
         let operation = &mut self.operations[id.0 as usize];
         if let Some(before) = operation.outcome.replace(outcome.clone()) {
@@ -214,7 +213,7 @@ impl Oracle {
         self.ground.release(memories, rng, id, Role::Source);
     }
 
-    /// Nothing of a failed operation may land any more.
+    /// Records that no bytes of a failed operation may land any more.
     pub fn settled(&mut self, memories: &mut [Memory], rng: &mut Rng, id: OpId) {
         if !self.corruption {
             self.check_mixture(memories, id);
@@ -223,7 +222,7 @@ impl Oracle {
         self.close_destination(memories, rng, id);
     }
 
-    /// A session of this node is heard that was not heard before: what it did in earlier ones, and in earlier runs, has no
+    /// Records that a new session of this node is heard: its actions in earlier sessions, and in earlier runs, have no
     /// effect any more.
     pub fn session_heard(&mut self, memories: &mut [Memory], rng: &mut Rng, node: NodeId) {
         for index in 0..self.operations.len() {
@@ -238,7 +237,7 @@ impl Oracle {
         }
     }
 
-    /// The region in a slot is gone; something else uses its memory from now on.
+    /// Records that the region in a slot is gone. Its memory has another use from now on.
     pub fn region_dropped(
         &mut self,
         memories: &mut [Memory],
@@ -262,15 +261,15 @@ impl Oracle {
         self.ground.clear(memories, rng, node, slot);
     }
 
-    /// A node is gone. Nobody can say how its operations end, or those that write its memory.
+    /// Records that a node is gone. The ends of its operations, and of those that write to its memory, are unknown.
     pub fn node_lost(&mut self, node: NodeId) {
         for operation in &mut self.operations {
             operation.orphaned |= operation.posting.node == node;
         }
     }
 
-    /// Checks after the run that every operation is over and all memory untouched. `whole`: all
-    /// nodes lived to the end.
+    /// Checks after the run that every operation is over and all memory unchanged. `whole` is true if all nodes lived
+    /// to the end.
     pub fn finish(&mut self, memories: &[Memory], whole: bool) {
         for index in 0..self.operations.len() {
             let operation = &self.operations[index];
@@ -299,7 +298,7 @@ impl Oracle {
         }
     }
 
-    /// After a failure each byte is either as it was or as it should have become.
+    /// Checks that after a failure each byte has either its old or its expected value.
     fn check_mixture(&mut self, memories: &[Memory], id: OpId) {
         let operation = self.operation(id);
         let Some(node) = operation.posting.destination else { return };

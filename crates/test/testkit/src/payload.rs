@@ -1,4 +1,4 @@
-//! What sender cores send where only the order and the time of frames count.
+//! Payload for sender cores in models of the order and timing of frames.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Keys and certificates for tests: X.509 version 3, after RFC 5280.
+//! Keys and certificates for tests: X.509 version 3, according to RFC 5280.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use polyrail_secure::UnixSeconds;
@@ -34,7 +34,7 @@ const CURVE_P256: &[u8] = &[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
 const CURVE_P384: &[u8] = &[6, 5, 0x2b, 0x81, 4, 0, 0x22];
 const ECDSA_SHA256: &[u8] = &[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
 const ECDSA_SHA384: &[u8] = &[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
-/// The prefix of extended key usages. The last byte names the usage.
+/// Prefix of extended key usages. The last byte selects the usage.
 const USAGES: &[u8] = &[6, 8, 0x2b, 6, 1, 5, 5, 7, 3];
 const TRUE: &[u8] = &[1, 1, 0xff];
 
@@ -48,7 +48,7 @@ pub enum Kind {
     P384,
 }
 
-/// A use that the extended key usage of a certificate allows.
+/// A use that a certificate's extended key usage allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     ServerAuth = 1,
@@ -56,22 +56,22 @@ pub enum Usage {
     CodeSigning = 3,
 }
 
-/// The content of a certificate.
+/// Content of a certificate.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// The common name of the subject. Empty: the subject is empty.
+    /// Common name of the subject. If empty, the subject is empty.
     pub subject: String,
-    /// The alternative names: URIs if they contain `://`, otherwise DNS names.
+    /// Alternative names: URIs if they contain `://`, otherwise DNS names.
     pub names: Vec<String>,
-    /// The first and the last valid second, from 1970 to 2049.
+    /// First and last valid second, from 1970 to 2049.
     pub valid: (u64, u64),
-    /// The extended key usage. Empty: the certificate has none.
+    /// Extended key usage. If empty, the certificate has none.
     pub usages: Vec<Usage>,
-    /// True for the certificate of a CA.
+    /// True for a CA's certificate.
     pub is_ca: bool,
 }
 
-/// A pair of keys.
+/// A key pair.
 pub struct Key {
     pkcs8: Vec<u8>,
     pair: Pair,
@@ -132,10 +132,10 @@ impl Params {
 }
 
 impl Key {
-    /// Makes a pair of keys.
+    /// Creates a key pair.
     ///
     /// # Panics
-    /// If the system gives no random bits.
+    /// If the system has no random bits.
     pub fn new(kind: Kind) -> Self {
         let random = SystemRandom::new();
         let ecdsa = |algorithm: &'static EcdsaSigningAlgorithm| {
@@ -154,12 +154,12 @@ impl Key {
         }
     }
 
-    /// The private key as PKCS#8 in PEM.
+    /// Private key as PKCS#8 in PEM.
     pub fn pem(&self) -> String {
         pem("PRIVATE KEY", &self.pkcs8)
     }
 
-    /// The public key with its algorithm, as DER.
+    /// Public key with its algorithm, as DER.
     fn public(&self) -> Vec<u8> {
         let (kind, point) = match &self.pair {
             Pair::Ed25519(pair) => (ED25519.to_vec(), pair.public_key().as_ref()),
@@ -171,7 +171,7 @@ impl Key {
         element(SEQUENCE, &[&element(SEQUENCE, &[&kind]), &bits(point)])
     }
 
-    /// The algorithm that this key signs with.
+    /// Algorithm that this key signs with.
     fn algorithm(&self) -> Vec<u8> {
         let id = match &self.pair {
             Pair::Ed25519(_) => ED25519,
@@ -192,24 +192,24 @@ impl Key {
 }
 
 impl Issuer {
-    /// A root CA, and its certificate as PEM.
+    /// Creates a root CA, and its certificate as PEM.
     pub fn root(params: &Params) -> (Self, String) {
         let own = Self { name: name(&params.subject), key: Key::new(Kind::P256) };
         let certificate = own.certificate(&own.key, params);
         (own, certificate)
     }
 
-    /// A CA below this one, and its certificate as PEM.
+    /// Creates a CA below this one, and its certificate as PEM.
     pub fn below(&self, params: &Params) -> (Self, String) {
         let below = Self { name: name(&params.subject), key: Key::new(Kind::P256) };
         let certificate = self.certificate(&below.key, params);
         (below, certificate)
     }
 
-    /// A certificate for this key, as PEM. No two are the same.
+    /// Creates a certificate for this key, as PEM. No two are the same.
     ///
     /// # Panics
-    /// If the system gives no random bits.
+    /// If the system has no random bits.
     pub fn certificate(&self, key: &Key, params: &Params) -> String {
         let mut serial = [0; 8];
         SystemRandom::new().fill(&mut serial).expect("random bits");
@@ -249,7 +249,7 @@ fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 fn bits(bytes: &[u8]) -> Vec<u8> {
-    // The leading 0: all bits of the last byte are used.
+    // The leading 0 means that all bits of the last byte are used.
     element(BITS, &[&[0], bytes])
 }
 
@@ -261,7 +261,7 @@ fn name(common: &str) -> Vec<u8> {
     element(SEQUENCE, &[&element(SET, &[&part])])
 }
 
-/// A time with two digits for the year.
+/// A time with a two-digit year.
 fn time(seconds: u64) -> Vec<u8> {
     let text = UnixSeconds(seconds).to_string();
     let digits: String = text.chars().filter(char::is_ascii_digit).skip(2).collect();

@@ -1,7 +1,6 @@
-//! Sender cores over rails of different speed in virtual time: how long transfers take without
-//! faults. The model has only what decides that: how much the kernel buffers, who shares a rail,
-//! when acknowledgements come, and which flows the driver wakes, and when. No periodic check
-//! exists, so a flow that nobody wakes never sends again.
+//! Sender cores over rails of different speed in virtual time: durations of transfers without faults. The model has
+//! only the factors that determine these: the kernel's buffers, the sharing of rails, the times of acknowledgements,
+//! and the driver's wake-ups of flows. There is no periodic check, so a flow that is never woken never sends again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -15,39 +14,39 @@ use polyrail_proto::{
 
 use crate::payload::Payload;
 
-/// Bytes that leave a rail in one go; the flows of a rail take turns.
+/// Bytes that leave a rail at once. The flows of a rail alternate.
 const PACKET_BYTES: u64 = 64 << 10;
-/// What a frame costs besides its payload.
+/// Bytes of a frame besides its payload.
 const HEAD_BYTES: u64 = 96;
 
-/// The rails, and how engines use them.
+/// Rails, and their use by engines.
 #[derive(Clone, Debug)]
 pub struct Course {
     /// Bytes per second of each rail.
     pub rates: Vec<u64>,
-    /// Time one way on each.
+    /// One-way delay of each rail.
     pub latency: Duration,
-    /// Channels of each peer; they go round the rails.
+    /// Channels of each peer, distributed round-robin over the rails.
     pub channels: u32,
-    /// Chunks that a channel may have in flight.
+    /// Maximum chunks in flight per channel.
     pub window_chunks: u32,
     pub chunk_bytes: u64,
-    /// Bytes that the kernel buffers on a flow.
+    /// Bytes that the kernel buffers per flow.
     pub socket_bytes: u64,
-    /// The sender treats all rails as one, and all chunks have one size.
+    /// True if the sender treats all rails as one, and all chunks have one size.
     pub blind: bool,
-    /// Peers, each with a sender of its own, that share the rails.
+    /// Number of peers that share the rails, each with its own sender.
     pub peers: usize,
 }
 
-/// The cargo: to each peer, one transfer after the other.
+/// Transfers to each peer, one after another.
 #[derive(Clone, Copy, Debug)]
 pub struct Cargo {
     /// Bytes of each transfer.
     pub bytes: u64,
     /// Transfers to each peer.
     pub count: usize,
-    /// How many of them are under way at once.
+    /// Maximum number of them in flight.
     pub depth: usize,
 }
 
@@ -60,7 +59,7 @@ pub struct Race {
     events_so_far: u64,
     rails: Vec<Rail>,
     peers: Vec<Peer>,
-    /// When each transfer was done, with its size, in order.
+    /// Time at which each transfer was done, with its size, in order.
     done: Vec<(Time, u64)>,
 }
 
@@ -90,7 +89,7 @@ enum Event {
 #[derive(Debug)]
 struct Rail {
     rate: u64,
-    /// The flow whose packet is on its way out, and its bytes.
+    /// Flow whose packet is leaving, and the packet's bytes.
     leaving: Option<(usize, u32, u64)>,
     turn: usize,
 }
@@ -99,7 +98,7 @@ struct Rail {
 struct Peer {
     sender: Sender<Payload>,
     flows: Vec<Flow>,
-    /// As the driver counts: it asks this many flows, in order, to send.
+    /// Number of flows, in order, that the driver asks to send.
     asked: usize,
 }
 
@@ -107,13 +106,12 @@ struct Peer {
 struct Flow {
     /// Bytes of the current frame that the socket has not taken.
     unwritten: u64,
-    /// Bytes in the socket, bytes that have left it since the beginning, and the ends of frames
-    /// among those.
+    /// Bytes in the socket, bytes that have left it since the beginning, and the ends of frames among those.
     held: u64,
     left: u64,
     ends: VecDeque<u64>,
     sequence: u64,
-    /// It waits for room in the socket.
+    /// True if it waits for room in the socket.
     full: bool,
 }
 
@@ -124,7 +122,7 @@ impl Course {
 }
 
 impl Race {
-    /// Every flow is up, and no rail's rate is known.
+    /// Creates a race in which every flow is up, and no rail's rate is known.
     pub fn new(course: Course) -> Self {
         let (channels, rails) = (course.channels, course.known_rails() as u32);
         let config =
@@ -147,16 +145,16 @@ impl Race {
         }
     }
 
-    /// The rail changes its speed then, counted from now.
+    /// Changes the rail's speed after this time, counted from now.
     pub fn change_rate(&mut self, after: Duration, rail: usize, bytes_per_second: u64) {
         let at = self.now + after.as_nanos() as u64;
         self.at(at, Event::Rate { rail, bytes_per_second });
     }
 
-    /// Moves the cargo; says how long it took and when each transfer was done.
+    /// Runs all transfers. Returns the total time, and the time at which each transfer was done.
     ///
     /// # Panics
-    /// If a transfer can't end because nobody sends the rest.
+    /// If a transfer can't end because no flow sends the rest.
     pub fn run(&mut self, cargo: Cargo) -> (Duration, Vec<(Time, u64)>) {
         let began = self.now;
         let mut left = vec![cargo.count; self.peers.len()];
@@ -191,7 +189,7 @@ impl Race {
         self.events.push(Reverse((at, self.events_so_far, event)));
     }
 
-    /// A thread wakes up.
+    /// Wakes a thread.
     fn wake(&mut self, peer: usize, flow: u32) {
         self.at(self.now + 3000, Event::Turn { peer, flow });
     }
@@ -204,7 +202,7 @@ impl Race {
         let (op, flags, now) = (WireOp::Write, Flags::NONE, Time(self.now));
         let transfer = NewTransfer { op, flags, context: 0, source, token: 0, deadline: None };
         self.peers[peer].sender.submit(now, transfer);
-        // The first is asked, and asks others if it leaves something.
+        // The first flow is asked, and asks others if it leaves something.
         self.peers[peer].asked = self.peers[peer].asked.max(1);
         self.wake(peer, 0);
     }
@@ -235,7 +233,7 @@ impl Race {
         }
     }
 
-    /// The driver writes to the flow what it can.
+    /// A turn of the driver: writes to the flow as much as possible.
     fn turn(&mut self, peer: usize, flow: u32) {
         let index = flow as usize;
         loop {
@@ -281,7 +279,7 @@ impl Race {
         flow as usize % self.rails.len()
     }
 
-    /// The rail sends the next packet, if it has nothing to do and somebody has one.
+    /// Sends the rail's next packet, if the rail is idle and a flow has one.
     fn go(&mut self, rail: usize) {
         if self.rails[rail].leaving.is_some() {
             return;
@@ -315,7 +313,7 @@ impl Race {
             state.sequence += 1;
         }
         let (sequence, room) = (state.sequence, self.course.socket_bytes - state.held);
-        // The kernel tells of room when a third of the buffer is free.
+        // The kernel reports room when a third of the buffer is free.
         let is_writable = state.full && room >= self.course.socket_bytes / 3;
         if sequence > before {
             let there_and_back = 2 * self.course.latency.as_nanos() as u64;

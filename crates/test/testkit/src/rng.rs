@@ -1,11 +1,11 @@
 //! Randomness from a seed: the same seed gives the same run, on every machine.
 
-/// A small generator (splitmix64). Good enough to choose delays and sizes; no more than that.
+/// A small generator (splitmix64), good enough to choose delays and sizes only.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator whose whole future is `seed`.
+    /// Creates a generator whose output depends on `seed` only.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -33,13 +33,13 @@ impl Rng {
         self.below(len as u64) as usize
     }
 
-    /// True this many times in a thousand.
+    /// True with a probability of `times` in a thousand.
     pub fn per_mille(&mut self, times: u32) -> bool {
         self.below(1000) < u64::from(times)
     }
 
-    /// A random size from 1 to `max` (0 if that is 0): the maximum, a few bytes, or something in
-    /// between, equally often, since bugs hide at the ends.
+    /// A random size from 1 to `max` (0 if that is 0): half of the time the maximum, otherwise a few bytes or a value
+    /// in between, since bugs hide at the ends.
     pub fn size(&mut self, max: usize) -> usize {
         match self.below(4) {
             0 | 1 => max,
@@ -48,7 +48,7 @@ impl Rng {
         }
     }
 
-    /// Fills `bytes` with anything.
+    /// Fills `bytes` with random data.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.bits().to_le_bytes()[..chunk.len()]);

@@ -1,4 +1,4 @@
-//! The parts of a simulation: the machines, their users' operations, and the faults.
+//! Parts of a simulation: the machines, their users' operations, and the faults.
 
 use std::time::Duration;
 
@@ -16,45 +16,45 @@ pub struct Scenario {
     pub rails: Vec<RailSettings>,
     /// Buffers of each connection.
     pub buffers: Buffers,
-    /// How both nodes behave.
+    /// Behaviour of both nodes.
     pub node: NodeSettings,
     /// Bytes of each region of a node.
     pub regions: Vec<usize>,
-    /// What the users do.
+    /// Operations of the users.
     pub load: Load,
     pub chaos: Chaos,
-    /// Every operation must be over by then.
+    /// Time by which every operation must be over.
     pub bound: Duration,
 }
 
-/// What the users do.
+/// Operations of the users.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// What they post; one is drawn for each operation.
+    /// Kinds of operations. One is drawn for each operation.
     pub menu: Vec<Dish>,
-    /// Whether users take the menu in order instead.
+    /// True if users take the menu in order instead.
     pub in_order: bool,
-    /// How many operations are posted (a send and its receive are one).
+    /// Number of posted operations (a send and its receive are one).
     pub operations: usize,
-    /// How many are under way at once, at most.
+    /// Maximum number of operations in flight.
     pub depth: usize,
-    /// Most bytes of one operation.
+    /// Maximum bytes of one operation.
     pub max_bytes: u64,
-    /// Most segments of one operation.
+    /// Maximum segments of one operation.
     pub max_segments: u64,
-    /// Longest pause between two operations.
+    /// Maximum pause between two operations.
     pub pause: Duration,
-    /// How many of a thousand operations are cancelled after a while.
+    /// Operations in a thousand that are cancelled after a while.
     pub cancelled: u32,
-    /// How many of a thousand operations have a deadline that is short.
+    /// Operations in a thousand that have a short deadline.
     pub hurried: u32,
-    /// After how many of a thousand operations some region is dropped.
+    /// Operations in a thousand after which some region is dropped.
     pub drops: u32,
-    /// How long after its posting an operation may be cancelled, or its deadline pass.
+    /// Maximum time from posting to a cancel or a short deadline.
     pub patience: Duration,
 }
 
-/// What a user may post.
+/// Kind of operation that a user may post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dish {
     Write,
@@ -68,32 +68,32 @@ pub enum Dish {
 
 #[derive(Clone, Debug)]
 pub struct Chaos {
-    /// One of these is drawn each time.
+    /// Faults to draw from.
     pub faults: Vec<Fault>,
-    /// Longest pause between two faults.
+    /// Maximum pause between two faults.
     pub pause: Duration,
-    /// Faults stop at this time, and rails recover.
+    /// Time at which faults stop, and rails recover.
     pub calm_at: Duration,
-    /// How many rails come back then; the others are down for good.
+    /// Number of rails that come back then. The others stay down.
     pub heals: usize,
-    /// Turns of a second peer of the first node, which is proven and lies.
+    /// Turns of a second peer of the first node, which is authenticated and lies.
     pub lies: u32,
-    /// This node's process is killed then.
+    /// Node whose process is killed, and the time.
     pub kill: Option<(NodeId, Duration)>,
-    /// The time after that until it is started again, if it is.
+    /// Time after that until it is restarted, if it is.
     pub restart: Option<Duration>,
-    /// Users add a peer that they have lost again. At the end both nodes must reach each other.
+    /// True if users add a peer again that they have lost. At the end both nodes must reach each other.
     pub comes_back: bool,
 }
 
-/// One thing that goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A connection is torn.
     Reset,
-    /// A connection is torn for its sender; what was sent arrives all the same.
+    /// A connection is torn for its sender. Sent bytes still arrive.
     HalfOpen,
-    /// A stream stands still for a while.
+    /// A stream stalls for a while.
     Stall,
     /// A rail is down for a while.
     RailDown,
@@ -103,12 +103,12 @@ pub enum Fault {
     Slow,
     /// A rail becomes slower and slower, and then goes down.
     Dying,
-    /// Somebody on the path of a connection changes its bytes.
+    /// An attacker on the path of a connection changes its bytes.
     Tamper,
 }
 
 impl Fault {
-    /// All that happens to networks without an adversary.
+    /// All faults of networks without an attacker.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::HalfOpen,
@@ -201,7 +201,7 @@ impl Scenario {
         // With shorter records a chunk may take longer than the time after which its flow is closed.
         scenario.node.sealed = rng.per_mille(500).then(|| rng.between(100, 6000) as usize);
         if rng.per_mille(300) {
-            // Then silence is only a stall if it lasts longer than the slowest chunk can take.
+            // Then silence is a stall only if it lasts longer than the slowest chunk can take.
             scenario.node.transport_progress = false;
             scenario.node.stall = Duration::from_millis(50);
         }
@@ -214,9 +214,8 @@ impl Scenario {
         scenario
     }
 
-    /// Somebody on the path of every connection changes, repeats, drops and moves what passes, puts
-    /// in bytes of his own and records of others, and tears connections. Payload that is not sealed
-    /// has a checksum.
+    /// An attacker on the path of every connection changes, repeats, drops and moves data, inserts invented bytes and
+    /// records of other connections, and tears connections. Payload that is not sealed has a checksum.
     pub fn with_adversary(rng: &mut Rng) -> Self {
         let mut scenario = Self::of_any_shape(rng);
         scenario.chaos.faults = vec![Fault::Tamper, Fault::Tamper, Fault::Tamper, Fault::Reset];
@@ -236,18 +235,18 @@ impl Scenario {
         scenario
     }
 
-    /// A network without faults, and a second peer of the first node that seals whatever it likes.
+    /// A network without faults, and a second peer of the first node that seals arbitrary data.
     pub fn with_liar(rng: &mut Rng) -> Self {
         let mut scenario = Self::of_any_shape(rng);
         scenario.chaos.lies = rng.between(50, 400) as u32;
         scenario.load.operations = 12;
         scenario.load.max_bytes = 24 << 10;
-        // No flow is to stall: what moves in the first half of a silence does not count.
+        // No flow may stall: bytes moved in the first half of a silence do not count.
         scenario.node.stall *= 2;
         scenario
     }
 
-    /// The same, with these faults.
+    /// Adds these faults.
     #[must_use]
     pub fn with_faults(mut self, faults: &[Fault]) -> Self {
         self.chaos.faults = faults.to_vec();

@@ -1,10 +1,10 @@
 //! Scripts: the steps of two users, and the faults of the one rail between them.
 //!
-//! A script decides the outcome of each of its operations, however long anything takes. So the simulated world
+//! A script determines the outcome of each of its operations, however long anything takes. So the simulated world
 //! ([`Simulation::perform`](crate::Simulation::perform)) and two engines over real sockets must report the same. Both
-//! have one flow each way, which keeps messages in order. Some outcomes depend on how far bytes had come, and a script is
-//! not to ask for them: the notification of a write that fails may arrive or not, and so may the message of a send that is
-//! cancelled after it met its receive.
+//! have one flow each way, which keeps messages in order. Some outcomes depend on the progress of bytes, and scripts
+//! must avoid them: the notification of a failing write may arrive or not, and so may the message of a send that is
+//! cancelled after it was matched with its receive.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub const REGIONS: u32 = 5;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// The user of a node posts an operation. Operations are numbered from 0 by these steps.
+    /// The user of a node posts an operation. These steps number operations from 0.
     Post(Order),
     /// The user of an operation cancels it, which does nothing if it is over.
     Cancel(usize),
@@ -30,44 +30,44 @@ pub enum Step {
     Drop(NodeId, u32),
     /// From now on the rail carries nothing, either way.
     Hold,
-    /// Every connection is torn; what was on its way is lost.
+    /// Every connection is torn. Bytes in flight are lost.
     Cut,
     /// The rail carries bytes again.
     Release,
     /// The users wait until an operation is over.
     Await(usize),
-    /// All that is on its way arrives, with the answers to it and the answers to those.
+    /// All bytes in flight arrive, with the answers to them and the answers to those.
     Settle,
     /// The user of a node closes it.
     Close(NodeId),
 }
 
-/// An operation as a script has it: one segment at each end.
+/// An operation of a script: one segment at each end.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
-    /// The node whose user posts it.
+    /// Node whose user posts it.
     pub node: NodeId,
     pub kind: Kind,
-    /// A notification comes with it.
+    /// True if a notification comes with it.
     pub notify: bool,
     /// Its bytes, or the room of a receive.
     pub len: u64,
-    /// The region that it uses at each end.
+    /// Region that it uses at each end.
     pub slot: u32,
-    /// Its deadline, counted from its posting.
+    /// Deadline, counted from posting.
     pub within: Option<Duration>,
 }
 
-/// The decisions that a run of a script shows.
+/// Outcomes that a run of a script shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The decisions that steps show, with the position of the step in the script.
+    /// Outcomes shown by steps, with the position of the step in the script.
     pub seen: Vec<(usize, Seen)>,
     /// Operations whose notification reached each node, in order.
     pub notified: [Vec<usize>; 2],
 }
 
-/// A decision that a step shows.
+/// Outcome shown by a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// An awaited operation is over.
@@ -78,8 +78,8 @@ pub enum Seen {
         /// The send whose bytes a receive has.
         met: Option<usize>,
     },
-    /// The rail is about to carry bytes again, and these operations are not over. An operation that was cancelled or
-    /// has a deadline is not among them: its end may come at once or wait for the peer.
+    /// The rail is about to carry bytes again, and these operations are not over. Cancelled operations and those with a
+    /// deadline are omitted: their end may come at once or wait for the peer.
     Open(Vec<usize>),
 }
 
@@ -111,25 +111,25 @@ impl Order {
         Self { notify: true, ..Self::new(node, Kind::Notify, 0) }
     }
 
-    /// The same, with a notification.
+    /// Adds a notification.
     #[must_use]
     pub fn notifying(self) -> Self {
         Self { notify: true, ..self }
     }
 
-    /// The same, in the region of that slot.
+    /// Selects the region of that slot.
     #[must_use]
     pub fn at(self, slot: u32) -> Self {
         Self { slot, ..self }
     }
 
-    /// The same, with a deadline.
+    /// Adds a deadline.
     #[must_use]
     pub fn within(self, deadline: Duration) -> Self {
         Self { within: Some(deadline), ..self }
     }
 
-    /// Returns the node whose memory it reads, and the one whose memory it writes.
+    /// Node whose memory it reads, and node whose memory it writes.
     pub fn ends(&self) -> (Option<NodeId>, Option<NodeId>) {
         let (node, peer) = (Some(self.node), Some(1 - self.node));
         match self.kind {
@@ -147,7 +147,7 @@ impl Order {
 pub struct Script {
     steps: Vec<Step>,
     orders: Vec<Order>,
-    /// By operation.
+    /// By operation: true if a step awaits it. The next field: true if a step cancels it.
     awaited: Vec<bool>,
     cancelled: Vec<bool>,
 }
@@ -157,17 +157,17 @@ impl Script {
         &self.steps
     }
 
-    /// The operations, by number.
+    /// Operations by number.
     pub fn orders(&self) -> &[Order] {
         &self.orders
     }
 
-    /// Returns whether a report names an operation among those that are not over ([`Seen::Open`]).
+    /// True if a report lists the operation while it is not over ([`Seen::Open`]).
     pub fn counts_as_open(&self, operation: usize) -> bool {
         !self.cancelled[operation] && self.orders[operation].within.is_none()
     }
 
-    /// A user posts an operation. Returns its number.
+    /// Adds a post by a user. Returns the operation's number.
     pub fn post(&mut self, order: Order) -> usize {
         self.steps.push(Step::Post(order));
         self.orders.push(order);
@@ -176,19 +176,19 @@ impl Script {
         self.orders.len() - 1
     }
 
-    /// A user posts an operation and waits until it is over.
+    /// Adds a post by a user and waits until the operation is over.
     pub fn done(&mut self, order: Order) {
         let operation = self.post(order);
         self.wait(operation);
     }
 
-    /// A user cancels an operation.
+    /// Adds a cancel by a user.
     pub fn cancel(&mut self, operation: usize) {
         self.cancelled[operation] = true;
         self.steps.push(Step::Cancel(operation));
     }
 
-    /// The users wait for the end of an operation.
+    /// Adds a wait for the end of an operation.
     pub fn wait(&mut self, operation: usize) {
         self.awaited[operation] = true;
         self.steps.push(Step::Await(operation));
@@ -198,12 +198,12 @@ impl Script {
         self.steps.push(step);
     }
 
-    /// See [`Step::Settle`]. The rail must not be held.
+    /// Adds a [`Step::Settle`]. The rail must not be held.
     pub fn settle(&mut self) {
         self.steps.push(Step::Settle);
     }
 
-    /// The same script, which ends when every operation is over.
+    /// Extends the script such that it ends when every operation is over.
     #[must_use]
     pub fn to_the_end(mut self) -> Self {
         for operation in 0..self.orders.len() {

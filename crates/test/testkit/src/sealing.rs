@@ -1,12 +1,12 @@
-//! Keys of simulated connections. There is no handshake: each connection has its own keys by its
-//! number, and each direction another one.
+//! Keys of simulated connections. There is no handshake: the keys of each connection derive from its number, and each
+//! direction has another one.
 
 use polyrail_secure::{Keys, Sealer};
 
 use crate::network::ConnectionId;
 use crate::rng::Rng;
 
-/// What one end of a connection seals and opens with; `connects`: the end that connected.
+/// Keys of one end of a connection. `connects` is true for the end that connected.
 pub fn keys(id: ConnectionId, connects: bool) -> Keys {
     let key = |direction: u64| {
         let mut bytes = [0; 32];
@@ -17,7 +17,7 @@ pub fn keys(id: ConnectionId, connects: bool) -> Keys {
     if connects { Keys::new(data, acks) } else { Keys::new(acks, data) }
 }
 
-/// Appends a record of `plain`, which `raw` bytes will follow as they are.
+/// Appends a record of `plain`, which will be followed by `raw` unsealed bytes.
 pub fn seal(sealer: &mut Sealer, plain: &[u8], raw: u32, out: &mut Vec<u8>) {
     let begin = sealer.begin(out);
     out.extend_from_slice(plain);

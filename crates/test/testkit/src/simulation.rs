@@ -1,4 +1,4 @@
-//! A run: two nodes, their users, and the chaos that pulls cables, in virtual time.
+//! A run: two nodes, their users, and the faults, in virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,10 +20,10 @@ mod restart;
 mod scripted;
 mod users;
 
-/// A run takes some thousand turns; one that takes this many loops for ever.
+/// Maximum turns of a run. Normal runs take some thousand; a run that reaches this loops forever.
 const TURNS_MAX: u64 = 5_000_000;
 
-/// A scenario with a seed, which decide everything that happens.
+/// A scenario with a seed, which determine the whole run.
 #[derive(Debug)]
 pub struct Simulation {
     scenario: Scenario,
@@ -31,7 +31,7 @@ pub struct Simulation {
     world: World,
     nodes: Vec<Node>,
     dead: Vec<bool>,
-    /// What users and chaos plan to do, and when.
+    /// Planned actions of users and chaos, by time.
     agenda: BTreeMap<(Time, u64), Action>,
     posted: usize,
     injection: Option<(u64, Injection)>,
@@ -40,47 +40,47 @@ pub struct Simulation {
     calm: bool,
     was_idle: bool,
     over: bool,
-    /// The number of the first operation that users post when nothing else goes on.
+    /// Number of the first operation that users post when nothing else is in progress.
     last: Option<usize>,
 }
 
-/// Something done to a run from outside, at a step.
+/// Interference with a run from outside, at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injection {
-    /// The user cancels everything that is under way.
+    /// The user cancels all operations in progress.
     Cancel,
     /// The user of that node drops its first region.
     DropRegion(NodeId),
     /// Every connection is torn.
     Reset,
-    /// Every connection is torn for its sender alone.
+    /// Every connection is torn for its sender only.
     HalfOpen,
     /// The first rail is down for a while.
     RailDown,
-    /// The process of that node is killed, and started again later if the scenario says so.
+    /// The process of that node is killed, and restarted later if the scenario says so.
     Kill(NodeId),
 }
 
-/// A run without a violation.
+/// Result of a run without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     pub steps: u64,
-    /// How long it took, in virtual time.
+    /// Duration in virtual time.
     pub took: Duration,
-    /// What happened how often.
+    /// Counters of events.
     pub tally: Tally,
 }
 
-/// A run with a violation.
+/// Result of a run with a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The seed of the run.
     pub seed: u64,
-    /// The step in which it showed.
+    /// Step in which it showed.
     pub step: u64,
     pub at: Time,
     pub what: String,
-    /// How the nodes stand.
+    /// State of the nodes.
     pub state: String,
 }
 
@@ -106,7 +106,7 @@ enum Action {
 }
 
 impl Simulation {
-    /// A run at its beginning.
+    /// Creates a run at its beginning.
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let memory = |rng: &mut Rng| {
@@ -145,7 +145,7 @@ impl Simulation {
         simulation
     }
 
-    /// The same run, with something done to it before the step of that number.
+    /// Injects an interference before the step with that number.
     #[must_use]
     pub fn inject(mut self, step: u64, injection: Injection) -> Self {
         self.injection = Some((step, injection));
@@ -155,7 +155,7 @@ impl Simulation {
     /// Runs to the end.
     ///
     /// # Errors
-    /// The first violation of what must be true.
+    /// The first violation of an invariant.
     pub fn run(mut self) -> Result<Summary, Violation> {
         loop {
             while let Some(actor) = self.world.clock.next_turn() {
@@ -173,7 +173,7 @@ impl Simulation {
                     break;
                 }
             }
-            // Nothing will ever happen again by itself.
+            // No event is left.
             if !self.give_up_unpaired() && !self.try_once_more() {
                 break;
             }
@@ -234,7 +234,7 @@ impl Simulation {
         }
     }
 
-    /// The liar says something to the first node, whose memory it must not touch.
+    /// A turn of the liar, which sends data to the first node, whose memory it must not access.
     fn run_liar(&mut self) {
         let (Some(liar), world) = (&mut self.liar, &mut self.world) else { return };
         let now = world.now();
@@ -285,7 +285,7 @@ impl Simulation {
         self.world.clock.wake(Actor::User, at);
     }
 
-    /// Whether nodes wait only for partners of sends and receives.
+    /// True if nodes wait only for partners of sends and receives.
     fn is_idle(&self) -> bool {
         let unpaired = self.unpaired().len();
         let open = self.world.oracle.operations().iter().filter(|o| o.is_open());
@@ -301,8 +301,7 @@ impl Simulation {
             .collect()
     }
 
-    /// Ends sends and receives without a partner, once nothing else goes on. Returns whether there
-    /// were any.
+    /// Ends sends and receives without a partner, once nothing else is in progress. Returns true if there were any.
     fn give_up_unpaired(&mut self) -> bool {
         let unpaired = self.unpaired();
         for id in &unpaired {

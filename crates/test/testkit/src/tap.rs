@@ -1,40 +1,39 @@
-//! Somebody on the path of a stream: sees all bytes, knows where records end, and changes what
-//! passes.
+//! An attacker on the path of a stream: sees all bytes, knows where records end, and changes data.
 
 use polyrail_secure::{RECORD_HEADER_BYTES, RecordHeader};
 
 use crate::rng::Rng;
 
-/// Most bytes that are taken out of a stream or put into it in one place.
+/// Maximum bytes that are removed from a stream or inserted in one place.
 const SOME_BYTES: u64 = 64;
 
-/// What is done to a stream, once.
+/// A single change of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trick {
-    /// A bit is turned.
+    /// A bit is flipped.
     Flip,
-    /// Some bytes are taken out.
+    /// Some bytes are removed.
     Cut,
-    /// Some bytes of somebody else are put in.
+    /// Some invented bytes are inserted.
     Noise,
-    /// A record is left out.
+    /// A record is omitted.
     Drop,
-    /// A record comes twice.
+    /// A record is repeated.
     Repeat,
     /// Two records change places.
     Swap,
-    /// A record from elsewhere, or from earlier, comes in between.
+    /// A record of another connection, or an earlier one, is inserted.
     Replay(Vec<u8>),
 }
 
-/// Where somebody listens to one stream.
+/// The attacker's position on one stream.
 #[derive(Clone, Debug)]
 pub struct Tap {
     rng: Rng,
     trick: Option<Trick>,
-    /// What has passed of the record that is passing.
+    /// Bytes of the current record that have passed.
     record: Vec<u8>,
-    /// That record goes no further for now.
+    /// True if that record is held back for now.
     is_held: bool,
     /// A record that waits for the next, which goes first.
     first: Option<Vec<u8>>,
@@ -43,7 +42,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// A tap that only listens.
+    /// Creates a tap that only listens.
     pub fn new(rng: Rng) -> Self {
         Self {
             rng,
@@ -56,31 +55,31 @@ impl Tap {
         }
     }
 
-    /// Does this to what passes next.
+    /// Applies this change to the next data.
     pub fn arm(&mut self, trick: Trick) {
         if !self.is_held {
             self.trick = Some(trick);
         }
     }
 
-    /// Stops. What is held is lost.
+    /// Stops. Held data is lost.
     pub fn disarm(&mut self) {
         self.trick = None;
         self.first = None;
         self.is_held = false;
     }
 
-    /// The last record that passed as a whole; empty before there is one.
+    /// Last whole record that passed. Empty if there is none.
     pub fn last(&self) -> &[u8] {
         &self.last
     }
 
-    /// Tricks played so far.
+    /// Number of changes made so far.
     pub fn tricks(&self) -> u64 {
         self.tricks
     }
 
-    /// What becomes of these bytes.
+    /// Passes these bytes, and returns the result.
     pub fn pass(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         while !bytes.is_empty() {
@@ -100,7 +99,7 @@ impl Tap {
         out
     }
 
-    /// What the record lacks, as far as that is known.
+    /// Missing bytes of the record, as far as known.
     fn missing(&self) -> usize {
         let whole = match self.record.first_chunk().map(RecordHeader::decode) {
             Some(Ok(header)) => header.bytes() + header.raw as usize,
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
     use crate::sealing::seal;
 
-    /// What becomes of four records, which come in pieces.
+    /// Result for four records, which come in pieces.
     fn passed(trick: Trick) -> (Vec<Vec<u8>>, Vec<u8>, Tap) {
         let mut sealer = Keys::new([1; 32], [2; 32]).sealer;
         let records: Vec<Vec<u8>> = (0..4u8)

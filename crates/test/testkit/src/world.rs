@@ -1,4 +1,4 @@
-//! What all nodes share: time, network, memory, randomness, and the oracle that watches.
+//! State that all nodes share: time, network, memory, randomness, and the oracle.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -13,7 +13,7 @@ use crate::network::{ConnectionId, Direction, Network, NodeId};
 use crate::oracle::{OpId, Oracle, Outcome};
 use crate::rng::Rng;
 
-/// Who can have a turn.
+/// Actor that can have a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Actor {
     /// A stream of a connection moves bytes.
@@ -40,43 +40,43 @@ pub struct World {
     pub network: Network,
     /// The memory of each node.
     pub memories: Vec<Memory>,
-    /// Somebody on the path changes bytes, so that records may fail to open.
+    /// True if an attacker on the path changes bytes, so that records may fail to open.
     pub is_hostile: bool,
     pub oracle: Oracle,
-    /// The one source of randomness.
+    /// The only source of randomness.
     pub rng: Rng,
-    /// What happened how often.
+    /// Counters of events.
     pub tally: Tally,
     /// Notifications that reached a node, in order.
     pub notices: Vec<(NodeId, OpId)>,
-    /// Slots whose region is gone, for the user to register another.
+    /// Slots whose region is gone, for the user to register another one.
     pub dropped: Vec<(NodeId, u32)>,
     /// Nodes that have lost their peer, for their users to add it again.
     pub lost: Vec<NodeId>,
-    /// The operation behind each receive that was ever posted, by run and session of its node and by number.
+    /// The operation of each receive ever posted, by run and session of its node and by number.
     pub receives: BTreeMap<(InstanceId, u32, u64), OpId>,
-    /// The run of each node, which its metadata tells.
+    /// Run of each node, which its metadata contains.
     pub instances: Vec<InstanceId>,
 }
 
-/// How often things happened: a test of a hazard shows with it that the hazard was there.
+/// Counters of events. With them a test of a hazard shows that the hazard occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Chunks that were read to scratch since they were here already or nobody wanted them.
+    /// Chunks that were read to scratch because they were already here or not wanted.
     pub discarded: u64,
-    /// Chunks refused, for whatever reason.
+    /// Chunks refused for any reason.
     pub refused: u64,
     /// Chunks refused because of their checksum.
     pub corrupt: u64,
     /// Records that did not open.
     pub forged: u64,
-    /// Times that somebody on the path changed something.
+    /// Changes made by attackers on the path.
     pub tricks: u64,
     /// Chunks that were sent away because another copy was inside a system call.
     pub sent_away: u64,
     /// Chunks that a device brought into place.
     pub detached: u64,
-    /// Those of them that landed after the connection that brought them was gone.
+    /// Such chunks that landed after the connection that brought them was gone.
     pub orphaned: u64,
     /// Chunks taken from a flow while it was landing them.
     pub taken: u64,
@@ -86,21 +86,21 @@ pub struct Tally {
     pub overtaking: u64,
     /// Chunks that a dead flow gave back.
     pub given_back: u64,
-    /// Outgoing flows closed since they stalled.
+    /// Outgoing flows closed because they stalled.
     pub stalled: u64,
-    /// Outgoing flows closed in the middle of a chunk, since a region of it was dropped.
+    /// Outgoing flows closed in the middle of a chunk, because one of its regions was dropped.
     pub cut_short: u64,
     /// Outgoing flows closed for any reason.
     pub flows_lost: u64,
-    /// Frames acknowledged before their writer had noted that they were written.
+    /// Frames acknowledged before their writer had recorded that they were written.
     pub early: u64,
     /// Operations that were done.
     pub done: u64,
     pub failed: u64,
-    /// What a lying peer brought about.
+    /// Effects of a lying peer.
     pub lies: Counts,
     pub notified: u64,
-    /// Most transfers under way at a receiver at once.
+    /// Maximum number of simultaneous transfers at a receiver.
     pub most_active: u64,
     /// Hellos that were refused.
     pub refused_hellos: u64,
@@ -165,12 +165,12 @@ impl World {
         self.clock.wake_in(actor, Duration::from_nanos(delay));
     }
 
-    /// A stream may have something to move.
+    /// Wakes a stream that may have data to move.
     pub fn poke(&mut self, id: ConnectionId, direction: Direction) {
         self.clock.wake(Actor::Link(id, direction), self.now());
     }
 
-    /// The streams of every open connection may have something to move: a rail changed.
+    /// Wakes the streams of every open connection after a change of a rail.
     pub fn poke_all(&mut self) {
         for id in self.network.open() {
             self.poke(id, Direction::Data);
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// The turn of a stream: moves bytes and wakes the actors concerned.
+    /// A turn of a stream: moves bytes and wakes the actors concerned.
     pub fn move_bytes(&mut self, id: ConnectionId, direction: Direction) {
         let now = self.now();
         let advance = self.network.advance(now, id, direction, &mut self.rng);
@@ -203,13 +203,13 @@ impl World {
         }
     }
 
-    /// Tears a connection; both ends hear of it.
+    /// Tears a connection. Both ends learn of it.
     pub fn reset(&mut self, id: ConnectionId) {
         self.network.reset(id);
         self.wake_ends(id);
     }
 
-    /// What came is no record of the connection. Without anybody on the path that can't be.
+    /// Handles data that is not a record of the connection. Without an attacker on the path that is impossible.
     pub fn forged(&mut self, what: impl std::fmt::Display) {
         self.tally.forged += 1;
         if !self.is_hostile {
@@ -217,13 +217,13 @@ impl World {
         }
     }
 
-    /// Tears a connection for its client alone.
+    /// Tears a connection for its client only.
     pub fn half_open(&mut self, id: ConnectionId) {
         self.network.half_open(id);
         self.wake_ends(id);
     }
 
-    /// An operation ended for the one who posted it.
+    /// Records the end of an operation for the user who posted it.
     pub fn ended(&mut self, id: OpId, outcome: Outcome) {
         match outcome {
             Outcome::Done => self.tally.done += 1,
@@ -234,26 +234,26 @@ impl World {
         self.soon(Actor::User, 1000);
     }
 
-    /// A failed operation has no effect any more.
+    /// Records that a failed operation has no effect any more.
     pub fn settled(&mut self, id: OpId) {
         self.oracle.settled(&mut self.memories, &mut self.rng, id);
         self.soon(Actor::User, 1000);
     }
 
-    /// A node hears a session of its peer, in which nothing of the peer's sessions before can land.
+    /// Records that a node hears a session of its peer, in which nothing of the peer's earlier sessions can land.
     pub fn session_heard(&mut self, peer: NodeId) {
         self.oracle.session_heard(&mut self.memories, &mut self.rng, peer);
         self.soon(Actor::User, 1000);
     }
 
-    /// A notification reaches the user of `node`.
+    /// Delivers a notification to the user of `node`.
     pub fn notified(&mut self, node: NodeId, id: OpId) {
         self.tally.notified += 1;
         self.notices.push((node, id));
         self.oracle.notified(&mut self.memories, &mut self.rng, node, id);
     }
 
-    /// The region in a slot is gone.
+    /// Records that the region in a slot is gone.
     pub fn region_dropped(&mut self, node: NodeId, slot: u32) {
         self.oracle.region_dropped(&mut self.memories, &mut self.rng, node, slot);
         self.dropped.push((node, slot));

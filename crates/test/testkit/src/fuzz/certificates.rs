@@ -1,4 +1,4 @@
-//! Certificates that whoever likes shows in a handshake.
+//! Handshakes with arbitrary certificates.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ struct Ends {
     keyring: Keyring,
 }
 
-/// A day in the year in which the certificates are valid.
+/// A policy with a time at which the certificates are valid.
 struct Always;
 
 impl Policy for Always {
@@ -64,14 +64,15 @@ fn ends() -> &'static Ends {
     })
 }
 
-/// As [`changed`], which reaches only the beginning: the first byte says in 256ths from where on.
+/// Like [`changed`], which reaches only the beginning. The first byte selects the start of the change, in 256ths of the
+/// message.
 fn changed_anywhere(message: &[u8], data: &[u8]) -> Vec<u8> {
     let [part, data @ ..] = data else { return message.to_vec() };
     let (before, rest) = message.split_at(message.len() * usize::from(*part) / 256);
     [before, &changed(rest, data)].concat()
 }
 
-/// What the responder makes of a third message that says this.
+/// Returns the responder's result for a third message with this content.
 fn said(words: &[u8]) -> Result<Proven, HandshakeError> {
     let Ends { a, b, keyring, .. } = ends();
     let (mut initiator, first) =

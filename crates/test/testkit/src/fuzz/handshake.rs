@@ -1,4 +1,4 @@
-//! Handshakes with whoever sends any bytes.
+//! Handshakes with any bytes as messages.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,17 +7,17 @@ use polyrail_secure::{
     Capability, HandshakeError, Identity, Initiator, Keyring, Proof, Responder, Secret,
 };
 
-/// The words of the third message.
+/// Text of the third message.
 const WORDS: &[u8] = b"hello";
 
-/// Both engines, the same for all inputs: to make keys takes long. Nobody outside of this process has
-/// their secrets, so that an input is never a message of an earlier run.
+/// Both engines, the same for all inputs, because making keys takes long. Their secrets are unknown outside of this
+/// process, so an input is never a message of an earlier run.
 struct Ends {
     a: Identity,
     b: Identity,
     secret: Secret,
     keyring: Keyring,
-    /// First messages that were made. One may be said again: who says it can't go on.
+    /// First messages made so far. A fuzzer may replay one, but can't continue that handshake.
     first: Mutex<HashSet<Vec<u8>>>,
 }
 
@@ -35,8 +35,8 @@ fn ends() -> &'static Ends {
     })
 }
 
-/// What somebody on the path makes of a message: the first byte says where, the second what, the
-/// rest is turned into or put in.
+/// Changes a message like an attacker on the path: the first byte selects the position, the second the kind of change,
+/// and the rest is combined with or inserted into the message.
 pub(super) fn changed(message: &[u8], data: &[u8]) -> Vec<u8> {
     let [at, what, rest @ ..] = data else { return message.to_vec() };
     let at = usize::from(*at) % message.len();

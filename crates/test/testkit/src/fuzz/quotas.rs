@@ -1,5 +1,5 @@
-//! One peer that asks for whatever it likes: what is remembered of it stays within its quotas, and what
-//! it has begun within them goes on.
+//! A peer that makes arbitrary requests: the state kept for it stays within its quotas, and operations that it has
+//! begun within them proceed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +23,9 @@ const LIMITS: ReceiverLimits = ReceiverLimits {
     proofs: 12,
     meta_bytes: 100,
 };
-/// Chunks of each flow that are remembered even if those of all flows are too many together.
+/// Chunks remembered per flow even if all flows together have too many.
 const SHARE: u32 = 2;
-/// Flows that go down hand what they remember on, within this bound.
+/// Maximum number of remembered chunks of flows that went down.
 const GONE: usize = 1 << 16;
 
 /// Makes the calls that the bytes encode.
@@ -46,12 +46,12 @@ pub(super) fn run(data: &[u8]) {
     }
 }
 
-/// A number that is mostly small, and else any.
+/// A number that is mostly small, and otherwise any.
 fn number(data: &mut Unstructured<'_>, small: u64) -> Result<u64> {
     if data.ratio(7, 8)? { data.int_in_range(1..=small) } else { data.arbitrary() }
 }
 
-/// The matcher beside a plain list of all that waits.
+/// The matcher, compared with a plain list of all waiting operations.
 struct Receives {
     matcher: Matcher<u64>,
     next: u64,
@@ -138,7 +138,7 @@ impl Receives {
         Ok(())
     }
 
-    /// All that can go on does, in order.
+    /// Matches all operations that can be matched, in order.
     fn go_on(&mut self, matches: Vec<Match<u64>>) {
         let mut matches = matches.into_iter().map(|found| (found.send, found.receive.receive));
         while let Some(early) = self.early.remove(&self.next) {
@@ -166,7 +166,7 @@ impl Receives {
         assert_eq!(self.figures(), (self.receives.len() + self.early.len(), places));
         assert_eq!(self.matcher.waiting_sends(), self.sends.len());
         assert!(places <= RECEIVES.places, "{places} places");
-        // The one that all others wait for is taken, and these then count as receives.
+        // The receive that all others wait for was taken, and these then count as receives.
         let waiting = self.receives.len() + self.early.len();
         assert!(waiting <= 2 * RECEIVES.receives, "{waiting} receives");
         assert!(self.early.len() <= RECEIVES.receives, "{:?}", self.early);
@@ -179,22 +179,22 @@ fn posted(receive: u64, tag: u64, places: usize) -> PostedReceive {
     PostedReceive { receive, tag, places, leave: CopyLeave::No }
 }
 
-/// The identity of a chunk, equal in all its copies: its transfer, its number, the number of chunks, and bytes of its
+/// Identity of a chunk, equal in all its copies: its transfer, its number, the number of chunks, and bytes of its
 /// message.
 type Copies = (u64, u32, u32, usize);
 
-/// A receiver, and what is under way there.
+/// A receiver, and its transfers in progress.
 struct Transfers {
     receiver: Receiver,
     in_flight: [InFlight<Copies>; FLOWS as usize],
     /// Chunks of flows that went down before their senders knew that these had landed.
     given_back: BTreeSet<Copies>,
-    /// Connections so far.
+    /// Number of connections so far.
     ups: u32,
     /// Transfers that the peer gave up. The receiver may forget some of them.
     retired: BTreeSet<u64>,
     floor: u64,
-    /// Chunks of transfers that were taken and are not over.
+    /// Chunks of admitted transfers that are not over.
     active: BTreeMap<u64, u32>,
 }
 
@@ -226,7 +226,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// A connection is up. The number of those before says how large its window is.
+    /// Brings a connection up. The number of earlier ones determines its window.
     fn flow_up(&mut self, flow: FlowIndex) {
         let Some(in_flight) = self.in_flight.get_mut(flow.0 as usize) else { return };
         self.ups += 1;
@@ -242,16 +242,16 @@ impl Transfers {
         }
     }
 
-    /// Returns whether an honest sender may send a copy of a chunk that landed.
+    /// True if an honest sender may send a copy of a chunk that landed.
     fn may_come_again(&self, copies: Copies) -> bool {
         let mut unknown = self.in_flight.iter().flat_map(InFlight::unknown);
         self.given_back.contains(&copies) || unknown.any(|other| other == copies)
     }
 
-    /// A chunk comes on the flow, and lands if it is taken and its flow does not die.
+    /// Offers a chunk on the flow. It lands if it is admitted and its flow does not end.
     fn offer(&mut self, flow: FlowIndex, data: &mut Unstructured<'_>) -> Result<()> {
         let connections = self.in_flight.get(flow.0 as usize).map_or(0, InFlight::connections);
-        // Now and then the next one is up before the end of the first is known.
+        // Sometimes the next connection is up before the end of the first is known.
         if connections == 0 || (connections == 1 && self.ups.is_multiple_of(5)) {
             self.flow_up(flow);
         }
@@ -329,9 +329,9 @@ impl Transfers {
         let chunks: u64 = self.active.values().map(|count| u64::from(*count)).sum();
         assert_eq!((held.transfers, held.chunks), (self.active.len(), chunks));
         assert!(held.transfers <= LIMITS.transfers && held.chunks <= LIMITS.chunks, "{held:?}");
-        // Cancels leave twice as many, and what is under way may end between any two.
+        // Cancels leave twice as many, and transfers in progress may end between any two.
         assert!(held.ranges <= 3 * LIMITS.transfers, "{held:?}");
-        // One message of any length is taken if none else is held.
+        // A message of any length is admitted if no other is held.
         assert!(held.meta_bytes <= LIMITS.meta_bytes.max(120), "{held:?}");
         assert!(held.proofs <= LIMITS.proofs + GONE, "{held:?}");
     }

@@ -22,23 +22,23 @@ const LIMITS: ReceiverLimits = ReceiverLimits {
     // Two of the messages, which have 4 bytes each.
     meta_bytes: 9,
 };
-/// Chunks of flows that are gone, which are remembered beside those.
+/// Maximum number of remembered chunks of flows that are gone, in addition to those.
 const GONE: usize = 1 << 16;
 
-/// What the driver knows of a flow.
+/// The driver's state of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     chunk: Option<(u64, u32)>,
-    /// Of its transfer.
+    /// Number of chunks of the chunk's transfer.
     chunk_count: u32,
     verdict: Option<Verdict>,
-    /// Inside a system call that writes in place.
+    /// True inside a system call that writes in place.
     inside: bool,
-    /// Some bytes were discarded: what the flow brings is not complete.
+    /// True if some bytes were discarded, so the flow's data is not complete.
     missed: bool,
 }
 
-/// The identity of a chunk, equal in all its copies: its transfer, its number, and the number of chunks.
+/// Identity of a chunk, equal in all its copies: its transfer, its number, and the number of chunks.
 type Copies = (u64, u32, u32);
 
 /// A chunk that a device copies into place, as its flow left it.
@@ -46,7 +46,7 @@ type Copies = (u64, u32, u32);
 struct Copying {
     id: LandingId,
     index: u32,
-    /// Its number among those of the flow's connection, unless that is gone.
+    /// Its number among the frames of the flow's connection, unless that is gone.
     frame: Option<u64>,
     state: Flow,
 }
@@ -58,7 +58,7 @@ struct Model {
     in_flight: [InFlight<Copies>; FLOWS as usize],
     /// Chunks of flows that went down before their senders knew that these had landed.
     given_back: BTreeSet<Copies>,
-    /// Connections so far.
+    /// Number of connections so far.
     ups: u32,
     copying: Vec<Copying>,
     /// Chunks that were acknowledged as landed.
@@ -70,7 +70,7 @@ struct Model {
     overtaken: BTreeSet<u64>,
     /// Transfers that the peer gave up: no flow may begin to write them.
     retired: BTreeSet<u64>,
-    /// Contexts that the driver's gate refuses from now on.
+    /// Contexts that the driver's rundown lock refuses from now on.
     expelled: BTreeSet<u64>,
     floor: u64,
 }
@@ -98,7 +98,7 @@ pub(super) fn run(data: &[u8]) {
     }
 }
 
-/// How many chunks a transfer has, if its peer is honest.
+/// Number of chunks of a transfer of an honest peer.
 fn chunks(transfer: u64) -> u32 {
     1 + (transfer % 3) as u32
 }
@@ -181,7 +181,7 @@ impl Model {
                     self.note_overtaking(transfer);
                 }
             }
-            // The next connection, before the end of the one that is there is known.
+            // The next connection, before the end of the present one is known.
             12 if self.in_flight[index as usize].connections() == 1 => self.flow_up(index),
             13 if !self.deliveries.is_empty() => {
                 let which = data.int_in_range(0..=self.deliveries.len() - 1)?;
@@ -194,8 +194,8 @@ impl Model {
         Ok(())
     }
 
-    /// A connection is up. The number of those before says how large its window is: no byte more is read for it, so that
-    /// what was found before this call was made is still found.
+    /// Brings a connection up. The number of earlier ones determines its window. No more bytes are read for it, so
+    /// anything found before this call is still found.
     fn flow_up(&mut self, index: u32) {
         let window = 1 + self.ups % 3;
         self.ups += 1;
@@ -203,7 +203,7 @@ impl Model {
         self.in_flight[index as usize].handle_flow_up(window);
     }
 
-    /// A connection is gone, and with it all acknowledgements that its sender has not read.
+    /// Ends a connection, and with it all acknowledgements that its sender has not read.
     fn flow_down(&mut self, index: u32) {
         self.receiver.handle_flow_down(FlowIndex(index));
         self.flows[index as usize] = Flow::default();
@@ -212,20 +212,20 @@ impl Model {
         of_it.for_each(|copying| copying.frame = None);
     }
 
-    /// Returns whether an honest sender may send a copy of a chunk that landed.
+    /// True if an honest sender may send a copy of a chunk that landed.
     fn may_come_again(&self, copies: Copies) -> bool {
         let mut unknown = self.in_flight.iter().flat_map(InFlight::unknown);
         self.given_back.contains(&copies) || unknown.any(|other| other == copies)
     }
 
-    /// The peer is about to learn that the transfer is over, and must not while it is being delivered.
+    /// Records a transfer whose end the peer is about to learn, which must not happen while it is being delivered.
     fn note_overtaking(&mut self, transfer: u64) {
         if self.deliveries.iter().any(|(_, transfers)| transfers.contains(&transfer)) {
             self.overtaken.insert(transfer);
         }
     }
 
-    /// Whether the driver believes that the flow's chunk may land.
+    /// True if the driver believes that the flow's chunk may land.
     fn lands(&self, index: u32) -> bool {
         self.flows[index as usize].verdict == Some(Verdict::Land)
     }
@@ -239,13 +239,13 @@ impl Model {
         let count = chunks(transfer) + u32::from(!honest);
         let chunk = data.int_in_range(0..=count - 1)?;
         let floor = data.int_in_range(1..=transfer)?;
-        // Mostly a peer has no reason to raise its floor.
+        // A peer mostly has no reason to raise its low-water mark.
         let floor = if data.ratio(1, 4)? { floor } else { 1 };
         let (op, context) = context(transfer);
         let meta: &[u8] = if chunk == 0 { b"meta" } else { b"" };
         let header = ChunkHeader {
             op,
-            // Of the others some are not writes, and are delivered anyway.
+            // Some of the others are not writes, and are delivered anyway.
             flags: if transfer == TRANSFERS { Flags::NOTIFY } else { Flags::NONE },
             meta_len: meta.len() as u32,
             payload_len: 10 + chunk,
@@ -277,7 +277,7 @@ impl Model {
             self.flow_down(index);
             return Ok(());
         };
-        // The driver does not take what is expelled, whether it landed or not.
+        // The driver does not take expelled transfers, whether they landed or not.
         let is_expelled = self.expelled.contains(&context) && !self.is_over(transfer);
         if comes_again && transfer >= self.floor && !is_expelled {
             assert_eq!(verdict, Verdict::Discard, "{transfer}/{chunk} landed and comes again");
@@ -300,7 +300,7 @@ impl Model {
         self.settled((index, frame), state, settled, intact);
     }
 
-    /// A chunk ended, which was the frame of that number on its flow.
+    /// Checks the end of a chunk, which was the frame with this number on its flow.
     fn settled(
         &mut self,
         (index, frame): (u32, Option<u64>),
@@ -317,7 +317,7 @@ impl Model {
             }
         }
         match settled {
-            // It landed by this flow, or was here before.
+            // It landed on this flow, or was here before.
             Settled::Ack if state.verdict == Some(Verdict::Land) && !self.is_over(transfer) => {
                 assert!(intact && !state.missed, "{transfer}/{chunk} was not read into place");
                 let others = self.writers().filter(|f| f.chunk == state.chunk);
@@ -348,7 +348,7 @@ impl Model {
             assert_eq!(landed.bytes, 10 * count + count * (count - 1) / 2);
         }
         if !taken.is_empty() {
-            // Sometimes with what the same thread has taken before.
+            // Sometimes together with transfers that the same thread has taken before.
             let earlier = self.deliveries.pop_if(|(_, before)| before.len() == 1);
             let id = self.receiver.begin_delivery(earlier.as_ref().map(|(id, _)| *id));
             taken.extend(earlier.into_iter().flat_map(|(_, before)| before));
@@ -356,7 +356,7 @@ impl Model {
         }
     }
 
-    /// A flow is about to write a chunk in place.
+    /// Checks that a flow may write a chunk in place.
     fn may_be_written(&self, index: u32, transfer: u64, chunk: u32) {
         assert!(!self.is_over(transfer), "{transfer} is over");
         let same = |flow: &&Flow| flow.chunk == Some((transfer, chunk));
@@ -364,7 +364,7 @@ impl Model {
         assert_eq!(self.writers().filter(same).count(), own, "two write one chunk");
     }
 
-    /// Everybody who is writing in place: flows inside a system call, and devices.
+    /// All writers in place: flows inside a system call, and devices.
     fn writers(&self) -> impl Iterator<Item = &Flow> {
         let flows = self.flows.iter().filter(|flow| flow.inside);
         flows.chain(self.copying.iter().map(|copying| &copying.state))
@@ -380,7 +380,7 @@ impl Model {
         let held = self.receiver.held();
         assert_eq!(held.transfers, self.receiver.active_count());
         assert!(held.transfers <= LIMITS.transfers && held.chunks <= LIMITS.chunks, "{held:?}");
-        // Cancels leave twice as many, and what is under way may end between any two.
+        // Cancels leave twice as many, and transfers in progress may end between any two.
         assert!(held.ranges <= 3 * LIMITS.transfers, "{held:?}");
         assert!(held.meta_bytes <= LIMITS.meta_bytes, "{held:?}");
         assert!(held.proofs <= LIMITS.proofs + GONE, "{held:?}");

@@ -1,4 +1,4 @@
-//! What a proven peer makes of a stream of frames: records, in which the reader finds them again.
+//! Encodes a stream of frames as an authenticated peer does: in records, in which the reader must find them again.
 
 use polyrail_proto::wire::{
     ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, RING_BYTES, SharedPlace,
@@ -21,15 +21,15 @@ fn sealer() -> Sealer {
 
 /// A frame before it is sealed.
 struct Frame<'a> {
-    /// All before its payload.
+    /// All bytes before its payload.
     head: &'a [u8],
-    /// As much of its payload as there is.
+    /// Available part of its payload.
     payload: &'a [u8],
-    /// How much there should be.
+    /// Announced length of its payload.
     announced: u32,
 }
 
-/// Takes the first frame off a stream. What is no frame is one to its end.
+/// Takes the first frame off a stream. An invalid frame extends to the end of the stream.
 fn split_frame<'a>(stream: &mut &'a [u8]) -> Frame<'a> {
     let kind = stream.first().copied().unwrap_or_default();
     let (head, announced) = if AckFrame::is_kind(kind) {
@@ -50,7 +50,7 @@ fn split_frame<'a>(stream: &mut &'a [u8]) -> Frame<'a> {
     Frame { head, payload, announced }
 }
 
-/// Each frame in a record of its own, its payload behind it as it is.
+/// Puts each frame in a separate record, followed by its unsealed payload.
 pub(super) fn raw(mut stream: &[u8]) -> Vec<u8> {
     let (mut sealer, mut out) = (sealer(), Vec::new());
     while !stream.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn raw(mut stream: &[u8]) -> Vec<u8> {
     out
 }
 
-/// All in records of any length; no head is cut.
+/// Puts all bytes in records of any length, without cutting headers.
 pub(super) fn sealed(mut stream: &[u8], rng: &mut Rng) -> Vec<u8> {
     let (mut sealer, mut out, mut plain) = (sealer(), Vec::new(), Vec::new());
     let mut size = 0;
@@ -88,7 +88,7 @@ pub(super) fn sealed(mut stream: &[u8], rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-/// Cut anywhere, and with any bytes announced to follow as they are.
+/// Cuts anywhere, and announces any number of unsealed bytes.
 pub(super) fn lawless(mut stream: &[u8], rng: &mut Rng) -> Vec<u8> {
     let (mut sealer, mut out) = (sealer(), Vec::new());
     while !stream.is_empty() {

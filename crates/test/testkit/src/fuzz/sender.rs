@@ -17,7 +17,7 @@ const CONFIG: SenderConfig = SenderConfig { window_chunks: 3, channels: 2, socke
 const FLOWS: u32 = 4;
 const CHUNK_BYTES: u64 = 4096;
 
-/// A frame that was pulled: of which transfer, which chunk.
+/// A frame that was pulled: its transfer and its chunk.
 type Frame = (u64, u32);
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What the liar says.
+//! Data that the liar sends.
 
 use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
@@ -8,15 +8,15 @@ use super::{GRANTED_BYTES, Liar, seal};
 use crate::memory::Memory;
 use crate::rng::Rng;
 
-/// Most bytes of payload in a chunk of the liar.
+/// Maximum payload bytes in a chunk of the liar.
 const PAYLOAD_MAX: u64 = 600;
-/// Most bytes of message in a chunk of the liar.
+/// Maximum message bytes in a chunk of the liar.
 const META_MAX: u64 = 200;
-/// Numbers of transfers that the liar comes back to.
+/// Number of transfers that the liar returns to.
 const NUMBERS: u64 = 40;
 
 impl Liar {
-    /// Seals something on a connection.
+    /// Seals some data on a connection.
     pub(super) fn lie(&mut self, flow: u32, theirs: &Memory, rng: &mut Rng) {
         let (mut plain, mut payload) = (Vec::new(), Vec::new());
         match rng.index(12) {
@@ -88,7 +88,7 @@ impl Liar {
                 self.next_transfer
             }
         };
-        // Mostly 1, which is never beyond what landed.
+        // Mostly 1, which is never beyond the landed transfers.
         let floor = match rng.index(20) {
             0 => any_number(rng).min(transfer),
             1 | 2 => rng.between(1, transfer.min(self.next_transfer)),
@@ -141,7 +141,7 @@ impl Liar {
         payload.resize(len as usize, 0xee);
     }
 
-    /// Mostly where the liar may write; else with a key that it makes up.
+    /// A piece, mostly where the liar may write; otherwise with an invented key.
     fn piece(&self, theirs: &Memory, rng: &mut Rng) -> Piece {
         let len = rng.between(1, PAYLOAD_MAX / 3);
         let key = self.granted.key(0).expect("it is never dropped");
@@ -156,7 +156,7 @@ impl Liar {
     }
 }
 
-/// A key of a region that is there, but for the number that nobody can guess.
+/// A key of an existing region, except for the number that can't be guessed.
 fn made_up(theirs: &Memory, rng: &mut Rng) -> RegionKey {
     let slot = rng.below(theirs.slots() as u64 + 1) as u32;
     RegionKey { slot, generation: rng.between(0, 3) as u32, nonce: rng.bits() }
@@ -172,7 +172,7 @@ fn any_number(rng: &mut Rng) -> u64 {
     }
 }
 
-/// A message about anything, of which most belongs to somebody else.
+/// A message about anything, mostly about things of others.
 fn message(theirs: &Memory, rng: &mut Rng) -> Message {
     let place = Place { key: made_up(theirs, rng), offset: any_number(rng), len: any_number(rng) };
     let number = any_number(rng);

@@ -1,4 +1,4 @@
-//! What passes between the halves of the peer, and between them and the user.
+//! Exchange between the sides of the peer, and between them and the user.
 
 use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::message::{Half, Message, PostedReceive, ReadPiece};
@@ -11,10 +11,10 @@ use crate::memory::Span;
 use crate::oracle::{Kind, OpId, Outcome};
 use crate::world::{Actor, World};
 
-/// What sends need when they meet receives, and which have met.
+/// Parameters for sends that match receives, and the matched ones.
 pub(super) struct Matches {
     pub(super) chunk_bytes: u64,
-    /// Sends, with the peer's numbers of their receives.
+    /// Matched sends, with the peer's numbers of their receives.
     pub(super) met: Vec<(OpId, u64)>,
 }
 
@@ -30,7 +30,8 @@ impl SendHost<Posted> for Matches {
 }
 
 impl Matches {
-    /// The other node's user posted the receives, in this run and session; only the oracle sees both.
+    /// Checks the matches. The other node's user posted the receives, in this run and session; only the oracle sees
+    /// both.
     pub(super) fn check(self, (run, session): (InstanceId, u32), world: &mut World) {
         for (send, receive) in self.met {
             match world.receives.get(&(run, session, receive)).copied() {
@@ -42,7 +43,7 @@ impl Matches {
 }
 
 impl Node {
-    /// The user closes the node: it tells its peer, and ends when nothing of it is under way any more.
+    /// Closes the node for its user: it notifies its peer, and ends when nothing of it is in progress any more.
     pub fn close(&mut self, world: &mut World) {
         let (state, action) = self.state.after(PeerEvent::Close);
         self.state = state;
@@ -58,7 +59,7 @@ impl Node {
         self.leaving.extend(leaving.into_iter().map(|it| (it, failure)));
     }
 
-    /// Acts on what became of operations, and wakes flows that can send now. Follows each call of a half.
+    /// Handles the results of operations, and wakes flows that can send now. Follows each call of a side.
     pub(super) fn pump(&mut self, world: &mut World) {
         let now = world.now();
         for (leaving, failure) in std::mem::take(&mut self.leaving) {
@@ -84,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Regions are gone when nobody touches them any more.
+    /// Releases regions that nothing accesses any more.
     fn release_regions(&mut self, world: &mut World) {
         let hasty = self.settings.sabotage == Sabotage::DropsAtOnce;
         let quiet = self.inbound.receiver.is_quiet();
@@ -106,7 +107,7 @@ impl Node {
                 check_failure(world, failure);
                 self.over(world, op.id(), Outcome::Failed(failure.to_string()));
                 let kind = world.oracle.operation(op.id()).posting.kind;
-                // Nobody knows what a peer that is gone still lets land.
+                // Writes of a lost peer may still land.
                 if matches!(kind, Kind::Write | Kind::Notify) && !self.is_lost() {
                     world.settled(op.id());
                 }
@@ -126,7 +127,7 @@ impl Node {
         }
     }
 
-    /// The peer ended a read or receive.
+    /// Handles the peer's failure of a read or receive.
     pub(super) fn awaited_failed(&mut self, world: &mut World, id: OpId, failure: AwaitedFailure) {
         let why = match failure {
             AwaitedFailure::Refused(code) => {
@@ -143,7 +144,7 @@ impl Node {
         if !self.outbound.sender.has_work() {
             return;
         }
-        // A flow that was denied a chunk must not look again by itself.
+        // A flow that was denied a chunk must not retry on its own.
         for flow in 0..self.tx.len() as u32 {
             if self.can_pull(flow) && !self.outbound.sender.is_denied(FlowIndex(flow)) {
                 world.soon(Actor::Tx(self.id, flow), 2000);
@@ -217,7 +218,7 @@ impl Node {
         Ok(Request::new(plan, Vec::new(), regions))
     }
 
-    /// Stops flows from writing the slot.
+    /// Stops flows from writing to the slot.
     pub(super) fn bar_flows(&mut self, slot: u32) {
         for flow in 0..self.rx.len() {
             if self.rx[flow].touches(slot) {
@@ -234,7 +235,7 @@ fn check_failure(world: &mut World, failure: Failure) {
     }
 }
 
-/// The span of a place that was admitted.
+/// Span of a place that was admitted.
 pub(super) fn span_of(place: &Place) -> Span {
     Span { slot: place.key.slot, offset: place.offset, len: place.len }
 }

@@ -1,4 +1,4 @@
-//! The node's handle on an operation, for the halves of its peer.
+//! The node's handle on an operation, for the sides of its peer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use polyrail_proto::{Plan, RegionKey, Time, TransferId};
 use super::Request;
 use crate::oracle::OpId;
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Posted(Arc<State>);
 
@@ -17,10 +17,10 @@ pub(super) struct Posted(Arc<State>);
 struct State {
     id: OpId,
     plan: Plan,
-    /// The regions of its local segments.
+    /// Regions of its local segments.
     regions: Vec<RegionKey>,
     deadline: Option<Time>,
-    /// Its transfer, 0 before it has one.
+    /// Number of its transfer, 0 before it has one.
     transfer: AtomicU64,
     is_withdrawn: AtomicBool,
 }
@@ -44,7 +44,7 @@ impl Posted {
         self.0.regions.clone()
     }
 
-    /// Whether it uses memory of that slot.
+    /// True if it uses memory of that slot.
     pub(super) fn touches(&self, slot: u32) -> bool {
         self.0.plan.segments().iter().any(|segment| segment.local_region == slot)
     }

@@ -20,10 +20,10 @@ use delivery::Delivery;
 pub(super) use landing::Landing;
 use stream::{Arriving, Call, Step, Stream};
 
-/// Steps of a flow in one turn: others may come in between.
+/// Maximum steps of a flow in one turn. Others may run in between.
 const STEPS_A_TURN: u32 = 4;
 
-/// The receiving end of a flow: the stream that is read, and the one that takes its place.
+/// The receiving end of a flow: the present stream, and its replacement.
 #[derive(Debug, Default)]
 pub(super) struct RxFlow {
     stream: Option<Stream>,
@@ -33,18 +33,18 @@ pub(super) struct RxFlow {
 }
 
 impl RxFlow {
-    /// Whether its thread has taken something and not delivered it.
+    /// True if its thread has taken transfers and not delivered them.
     pub(super) fn is_delivering(&self) -> bool {
         self.delivery.is_some()
     }
 
-    /// The connections that are welcome and open: the one that is read, and the one that takes its place.
+    /// Accepted open connections: the present one, and its replacement.
     pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
         let next = self.next.map(|(id, _)| id);
         self.stream.iter().map(|stream| stream.id).chain(next)
     }
 
-    /// Whether the chunk that is being read goes into that slot.
+    /// True if the present chunk goes into that slot.
     pub(super) fn touches(&self, slot: u32) -> bool {
         let chunk = self.stream.as_ref().and_then(|stream| stream.chunk.as_ref());
         chunk.is_some_and(|chunk| chunk.slots.contains(&slot))
@@ -85,7 +85,7 @@ impl Node {
         world.soon(Actor::Rx(self.id, flow), 500);
     }
 
-    /// Returns whether there is more to do at once.
+    /// Makes a step. Returns true if there is more to do at once.
     fn step(&mut self, world: &mut World, flow: u32) -> bool {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
         match stream.next_step() {
@@ -167,7 +167,7 @@ impl Node {
         allowed || self.settings.sabotage == Sabotage::LandsUnasked
     }
 
-    /// One read from the stream. Returns whether there is more to do at once.
+    /// Reads from the stream once. Returns true if there is more to do at once.
     fn read(&mut self, world: &mut World, flow: u32, need: Need) -> bool {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return false };
         let id = stream.id;
@@ -211,11 +211,11 @@ impl Node {
         self.go_on_with_call(world, flow)
     }
 
-    /// Returns whether the thread has left its system call.
+    /// Continues a system call. Returns true if the thread has left it.
     fn go_on_with_call(&mut self, world: &mut World, flow: u32) -> bool {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return true };
         let Some(mut call) = stream.call.take() else { return true };
-        // Some of the bytes go into place early, some late, and other actors have turns in between.
+        // Some of the bytes are put into place early, some late, and other actors have turns in between.
         let left = call.payload() - call.done;
         let inside = world.now() < call.until;
         let count = if inside { world.rng.below(left as u64 + 1) as usize } else { left };
@@ -241,7 +241,7 @@ impl Node {
         true
     }
 
-    /// Others may have waited for this.
+    /// Wakes flows that may have waited for a call to end.
     pub(super) fn left_call(&mut self, world: &mut World) {
         self.pump(world);
         for flow in 0..self.rx.len() {
@@ -268,7 +268,7 @@ impl Node {
         if let Settled::Ack = settled {
             self.landed += u64::from(chunk.header.payload_len);
         }
-        // Else it is acknowledged by now.
+        // Otherwise it is already acknowledged.
         if self.settings.sabotage != Sabotage::AcksEarly {
             let is_corrupt = settled == Settled::Refuse(RefusalCode::Checksum);
             world.tally.corrupt += u64::from(is_corrupt);
@@ -276,7 +276,7 @@ impl Node {
         }
         self.take_landed(world, flow);
         self.pump(world);
-        // The user learns of it before the peer does.
+        // The user must learn of it before the peer does.
         if self.rx[flow as usize].delivery.is_none() {
             self.acknowledge(world, flow, Burst::GoesOn);
         }

@@ -1,4 +1,4 @@
-//! Sessions with the peer: hellos, their answers, and what follows from the end of a session.
+//! Sessions with the peer: hellos, their answers, and the results of a session's end.
 
 use polyrail_proto::hello::RefusedCode;
 use polyrail_proto::life::{Action, Epoch, Greeter, Live, PeerEvent, PeerState, Step, overdue};
@@ -11,7 +11,7 @@ use crate::network::ConnectionId;
 use crate::world::{Actor, World};
 
 impl Node {
-    /// A connection reaches this node, with a hello.
+    /// Handles a connection that reaches this node with a hello.
     pub fn accept(&mut self, world: &mut World, id: ConnectionId) {
         let connection = world.network.connection(id);
         let hello = connection.hello;
@@ -22,7 +22,7 @@ impl Node {
         if hello.to != self.instance {
             return refuse(world, id, RefusedCode::WrongInstance);
         }
-        // One session at a time: that with another run of the peer ends first.
+        // One session at a time: the one with another run of the peer must end first.
         if hello.from != self.peer_instance && !self.is_lost() {
             return refuse(world, id, RefusedCode::Limit);
         }
@@ -41,7 +41,7 @@ impl Node {
                     self.begin(world, hello.from);
                     return self.welcome(world, id, session);
                 }
-                // Something of the session before is still under way.
+                // Something of the session before is still in progress.
                 Step::Begin | Step::Wait => {
                     self.greeters.insert(id, greeter);
                     return world.soon(Actor::Accept(id), 1000);
@@ -82,8 +82,7 @@ impl Node {
             return world.network.server_leaves(id, Leave::Abort);
         }
         rx.epoch = epoch;
-        // The thread that owns the flow learns of it in its own time; meanwhile it goes on reading
-        // what is left of the old stream.
+        // The thread that owns the flow learns of it later. Meanwhile it continues to read the rest of the old stream.
         let at = world.now().after(latency * world.rng.below(20) as u32);
         if let Some((older, _)) = rx.next.replace((id, at)) {
             world.network.server_leaves(older, Leave::Abort);
@@ -93,7 +92,7 @@ impl Node {
         world.clock.wake_in(Actor::Tx(client, flow.0), latency);
     }
 
-    /// Says something on the flows that are up, to find out whether their client is still there.
+    /// Sends something on the flows that are up, to check that their client is still there.
     fn probe(&self, world: &mut World) {
         for id in self.rx.iter().flat_map(RxFlow::connections) {
             if world.network.is_abandoned(id) {
@@ -102,7 +101,7 @@ impl Node {
         }
     }
 
-    /// Something happens to the peer, which may be lost by that.
+    /// Applies an event to the peer, which may be lost because of it.
     pub(super) fn happens(&mut self, world: &mut World, event: PeerEvent) {
         match self.state.after(event) {
             (state, Action::End) => self.lose_peer(world, state),
@@ -110,7 +109,7 @@ impl Node {
         }
     }
 
-    /// The node's clock: deadlines, and whether the peer is still there.
+    /// Runs the node's clock: deadlines, and whether the peer is still there.
     pub fn run_timer(&mut self, world: &mut World) {
         let now = world.now();
         let sending = self.outbound.handle_timeout(now);
@@ -133,7 +132,7 @@ impl Node {
         self.state.is_over()
     }
 
-    /// The session is over: everything ends.
+    /// Ends the session and everything in it.
     fn lose_peer(&mut self, world: &mut World, state: PeerState) {
         self.state = state;
         self.parted.end_session(self.peer_instance, state, self.heard);
@@ -149,14 +148,14 @@ impl Node {
         self.pump(world);
     }
 
-    /// The user adds the peer, by the metadata of its run. Returns false if something of a session that is over is still
-    /// under way: then the user has to try again.
+    /// Adds the peer for the user, by the metadata of its run. Returns false if something of a session that is over is
+    /// still in progress. Then the user has to try again.
     pub fn add(&mut self, world: &mut World) -> bool {
         let peer = world.instances[self.peer];
         match self.state.after(PeerEvent::Add) {
             (_, Action::Begin) if !self.is_quiet() => false,
             (_, Action::Begin) => {
-                // Nothing stands against it any more.
+                // The end of the last session no longer prevents a new one.
                 self.parted.entry(peer).state = PeerState::Unknown;
                 self.begin(world, peer);
                 true
@@ -165,7 +164,7 @@ impl Node {
         }
     }
 
-    /// Begins a session with this run of the peer, as the one before is over and nothing of it is under way.
+    /// Begins a session with this run of the peer. The previous one is over and has nothing in progress.
     fn begin(&mut self, world: &mut World, peer: InstanceId) {
         if !self.handles.is_empty() {
             world.oracle.violate(format!("{:?} outlive their session", self.handles.keys()));
@@ -188,7 +187,7 @@ impl Node {
         }
     }
 
-    /// Returns whether nothing of a session that is over is under way any more.
+    /// True if a session that is over has nothing in progress any more.
     fn is_quiet(&self) -> bool {
         let is_quiet = |rx: &RxFlow| rx.connections().next().is_none() && !rx.is_delivering();
         self.rx.iter().all(is_quiet)
@@ -197,13 +196,13 @@ impl Node {
             && self.dropping.is_empty()
     }
 
-    /// The run and the session of the peer that are heard.
+    /// Run and session of the peer that are heard.
     pub(super) fn heard_from(&self) -> (InstanceId, u32) {
         (self.peer_instance, self.heard.unwrap_or_default())
     }
 }
 
-/// The node refuses a client, which learns it a moment later.
+/// Refuses a client, which learns it a moment later.
 fn refuse(world: &mut World, id: ConnectionId, code: RefusedCode) {
     world.network.refuse(id, code);
     let connection = world.network.connection(id);
@@ -235,7 +234,7 @@ mod tests {
         let scenario = Scenario::calm();
         let mut world = world(&scenario);
         let mut node = Node::new(&world, (1, 0), scenario.node);
-        // A session is over, and some of its data is still under way.
+        // A session is over, and some of its data is still in flight.
         node.state = PeerState::Lost;
         node.dropping.push(0);
         let [from, to] = [0, 1].map(InstanceId);

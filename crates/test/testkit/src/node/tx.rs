@@ -23,23 +23,23 @@ use crate::world::{Actor, World};
 #[derive(Debug, Default)]
 pub(super) struct TxFlow {
     state: TxState,
-    /// Counts the connections of the session.
+    /// Number of connections of the session.
     attempt: u64,
     frame: Option<Frame>,
-    /// Inside a system call that will take this many bytes of the frame.
+    /// The current system call: the bytes of the frame that it will take, and its end.
     call: Option<(usize, Time)>,
-    /// Frames that the kernel has but the sender does not know of yet: another thread wrote them
-    /// and is slow to report it.
+    /// Frames that the kernel has but the sender does not know of yet: another thread wrote them and is slow to report
+    /// it.
     unreported: u32,
     report_at: Time,
-    /// Seals what is sent and reads acknowledgements, on the connection that is up.
+    /// Sealer for sent data and reader of acknowledgements, on the connection that is up.
     ends: Option<(Sealer, FrameReader)>,
     stall: Stall,
     reconnect: Reconnect,
     up_since: Time,
-    /// Chunks were sent on the connection that is up.
+    /// True if chunks were sent on the connection that is up.
     sent: bool,
-    /// The peer has acknowledged or refused one.
+    /// True if the peer has acknowledged or refused one.
     answered: bool,
 }
 
@@ -57,7 +57,7 @@ enum TxState {
 }
 
 impl TxFlow {
-    /// Returns whether a system call reads that slot.
+    /// True if a system call reads that slot.
     pub(super) fn is_reading(&self, slot: u32) -> bool {
         let frame = self.frame.as_ref().filter(|_| self.call.is_some());
         frame.is_some_and(|frame| frame.raw.iter().any(|span| span.slot == slot))
@@ -89,14 +89,14 @@ impl Node {
         }
     }
 
-    /// Whether a turn of the flow would pull a chunk.
+    /// True if a turn of the flow would pull a chunk.
     pub(super) fn can_pull(&self, flow: u32) -> bool {
         let tx = &self.tx[flow as usize];
         let up = matches!(tx.state, TxState::Up { .. });
         up && tx.frame.is_none() && self.outbound.sender.has_room(FlowIndex(flow))
     }
 
-    /// Closes the flow, whatever it is doing; its chunks are given back.
+    /// Closes the flow in any state. Its chunks are given back.
     pub(super) fn drop_flow(&mut self, world: &mut World, flow: u32) {
         let tx = &mut self.tx[flow as usize];
         tx.frame = None;
@@ -129,12 +129,12 @@ impl Node {
         self.retry(world, flow, pause);
     }
 
-    /// Returns whether a flow to the peer is up.
+    /// True if a flow to the peer is up.
     pub fn is_up(&self) -> bool {
         self.tx.iter().any(|tx| matches!(tx.state, TxState::Up { .. }))
     }
 
-    /// Threads are late by chance.
+    /// Retries after a pause. Threads are late by chance.
     fn retry(&mut self, world: &mut World, flow: u32, pause: Duration) {
         let late = world.rng.below(pause.as_nanos() as u64 + 1000);
         world.clock.wake_in(Actor::Tx(self.id, flow), pause + Duration::from_nanos(late));
@@ -261,7 +261,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the flow is still usable.
+    /// Reads acknowledgements. Returns true if the flow is still usable.
     fn read_acks(&mut self, world: &mut World, flow: u32, id: ConnectionId) -> bool {
         let link = world.network.link(id, Direction::Acks);
         let available = link.readable();
@@ -338,7 +338,7 @@ impl Node {
             tx.sent = true;
         }
         if let Some(transfer) = self.lost_memory(world, flow) {
-            // The frame's bytes were promised and can't be read any more.
+            // The frame's bytes were announced and can't be read any more.
             world.tally.cut_short += 1;
             self.outbound.sender.end(transfer, Failure::RegionDropped);
             return self.drop_flow(world, flow);
@@ -353,7 +353,7 @@ impl Node {
         }
     }
 
-    /// The transfer of the frame that is being written, if a region is gone whose bytes it has still to send.
+    /// Transfer of the frame that is being written, if a region is gone whose bytes it still has to send.
     fn lost_memory(&self, world: &World, flow: u32) -> Option<TransferId> {
         let frame = self.tx[flow as usize].frame.as_ref()?;
         let memory = &world.memories[self.id];
@@ -361,7 +361,7 @@ impl Node {
         unsent.any(|span| !frame.source.may_read(memory, span.slot)).then_some(frame.transfer)
     }
 
-    /// The kernel takes the bytes at the end of the call: until then they may be read.
+    /// Ends a write. The kernel takes the bytes at the end of the call: until then they may be read.
     fn end_write(&mut self, world: &mut World, flow: u32, count: usize) {
         let tx = &mut self.tx[flow as usize];
         let (Some(frame), TxState::Up { id }) = (&mut tx.frame, tx.state) else { return };
@@ -388,7 +388,7 @@ impl Node {
         world.poke(id, Direction::Data);
     }
 
-    /// When a system call that begins now ends: usually soon.
+    /// End of a system call that begins now: usually soon.
     pub(super) fn call_end(&self, world: &mut World) -> Time {
         let most = match world.rng.per_mille(30) {
             true => self.settings.long_call_nanos,

@@ -1,16 +1,16 @@
-//! Tracks who uses which block of memory. Free blocks hold a marker and must keep it.
+//! Tracks the use of each block of memory. Free blocks contain a marker and must keep it.
 
 use crate::memory::{Memory, Span};
 use crate::network::NodeId;
 use crate::oracle::OpId;
 use crate::rng::Rng;
 
-/// Bytes of a block. Segments begin anywhere in one and reach over as many as they need.
+/// Bytes of a block. Segments begin anywhere in one and extend over as many as they need.
 const BLOCK_BYTES: u64 = 4 << 10;
-/// Tries to find a place for a segment before the memory counts as full.
+/// Attempts to find a place for a segment before the memory counts as full.
 const TRIES: u32 = 8;
 
-/// What a block is to its operation.
+/// Role of a block in its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Source,
@@ -19,14 +19,14 @@ pub(super) enum Role {
 
 #[derive(Debug)]
 pub(super) struct Ground {
-    /// By node and slot.
+    /// Blocks by node and slot.
     slots: Vec<Vec<Vec<Block>>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Block {
     user: Option<(OpId, Role)>,
-    /// What the block was filled with when it was last free.
+    /// Fill value since the block was last free.
     marker: u8,
 }
 
@@ -46,8 +46,8 @@ impl Ground {
         ground
     }
 
-    /// Finds room for segments of these lengths, in one slot if that is given. `Err(None)` if there is none now, `Err(Some)` if
-    /// free memory was written by somebody.
+    /// Finds room for segments of these lengths, in one slot if that is given. `Err(None)` means that there is none
+    /// now, and `Err(Some)` that free memory was written to.
     pub(super) fn take(
         &mut self,
         memories: &[Memory],
@@ -69,7 +69,7 @@ impl Ground {
         Ok(spans)
     }
 
-    /// The operation that owns all of `at` as a destination, or what is there instead.
+    /// The operation that owns all of `at` as a destination, or a description of the present use.
     pub(super) fn owner(&self, node: NodeId, at: Span) -> Result<OpId, String> {
         let mut owner = None;
         for index in blocks_of(at) {
@@ -85,7 +85,7 @@ impl Ground {
         owner.ok_or_else(|| "no bytes".to_owned())
     }
 
-    /// What the bytes of a span were before it was used.
+    /// Bytes of a span before it was used.
     pub(super) fn before(&self, node: NodeId, span: Span) -> Vec<u8> {
         let blocks = &self.slots[node][span.slot as usize];
         let marker = |offset| blocks[(offset / BLOCK_BYTES) as usize].marker;
@@ -104,7 +104,7 @@ impl Ground {
         self.free(memories, marker, |(user, _)| user == op);
     }
 
-    /// Frees the whole slot, whoever used it.
+    /// Frees the whole slot, for all its users.
     pub(super) fn clear(
         &mut self,
         memories: &mut [Memory],
@@ -119,7 +119,7 @@ impl Ground {
         memories[node].bytes_mut(Span { slot, offset: 0, len }).fill(marker);
     }
 
-    /// Whether all memory is free and marked.
+    /// Checks that all memory is free and marked.
     pub(super) fn check(&self, memories: &[Memory]) -> Result<(), String> {
         for (node, slots) in self.slots.iter().enumerate() {
             for (slot, blocks) in slots.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Ground {
         Ok(())
     }
 
-    /// A run of free blocks for `len` bytes, beginning anywhere in the first.
+    /// Finds a run of free blocks for `len` bytes, which begin anywhere in the first block.
     fn find(
         &self,
         memory: &Memory,
@@ -187,7 +187,7 @@ impl Ground {
     }
 }
 
-/// Indices of the blocks under a span; none if it is empty.
+/// Indices of the blocks under a span. Empty if the span is empty.
 fn blocks_of(span: Span) -> std::ops::Range<usize> {
     let first = (span.offset / BLOCK_BYTES) as usize;
     let end = (span.offset + span.len).div_ceil(BLOCK_BYTES) as usize;

@@ -1,11 +1,11 @@
-//! An entry of the ledger.
+//! An operation in the record.
 
 use std::fmt;
 
 use crate::memory::Span;
 use crate::network::NodeId;
 
-/// Which operation, in the order of posting.
+/// Number of an operation, in the order of posting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u32);
 
@@ -15,16 +15,16 @@ impl fmt::Display for OpId {
     }
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Writes into the peer's memory; may bring a notification.
+    /// Writes into the peer's memory, optionally with a notification.
     Write,
     /// Reads from the peer's memory.
     Read,
-    /// Sends to a receive of the same tag.
+    /// Sends to a receive with the same tag.
     Send { tag: u64 },
-    /// Receives from a send of the same tag.
+    /// Receives from a send with the same tag.
     Receive { tag: u64 },
     /// Notifies the peer, without data.
     Notify,
@@ -35,31 +35,31 @@ pub enum Kind {
 pub struct Posting {
     pub kind: Kind,
     pub node: NodeId,
-    /// Whose memory it reads.
+    /// Node whose memory it reads.
     pub source: Option<NodeId>,
-    /// Whose memory it writes.
+    /// Node whose memory it writes.
     pub destination: Option<NodeId>,
     /// Bytes of each segment.
     pub lens: Vec<u64>,
-    /// Whether a notification comes with it.
+    /// True if a notification comes with it.
     pub notify: bool,
 }
 
-/// How an operation ended.
+/// End of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every byte was in place.
     Done,
-    /// It was not; why.
+    /// Failed, for this reason.
     Failed(String),
 }
 
-/// An operation and what became of it.
+/// An operation and its result.
 #[derive(Debug)]
 pub struct Operation {
-    /// As it was posted.
+    /// The request as posted.
     pub posting: Posting,
-    /// Where its bytes come from.
+    /// Spans that its bytes come from.
     pub source: Vec<Span>,
     pub destination: Vec<Span>,
     pub outcome: Option<Outcome>,
@@ -67,20 +67,20 @@ pub struct Operation {
     pub(super) expected: Vec<u8>,
     pub(super) partner: Option<OpId>,
     pub(super) notified: bool,
-    /// It must have no further effect.
+    /// True if it must have no further effect.
     pub(super) settled: bool,
-    /// Its end can't be known: one of its nodes is gone.
+    /// True if its end can't be known, because one of its nodes is gone.
     pub(super) orphaned: bool,
 }
 
-/// What the destination of a segment is to its operation.
+/// State of a segment's destination for its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// It may be written.
+    /// The segment may be written.
     Open,
     /// The operation is over.
     Closed,
-    /// The region was dropped; whether all bytes had come by then.
+    /// The region was dropped. `complete` is true if all bytes had come by then.
     Dropped { complete: bool },
 }
 
@@ -90,18 +90,18 @@ impl Operation {
         self.partner
     }
 
-    /// Returns whether its end is still to come: it is not over, and the engine that posted it is not gone.
+    /// True if its end is still to come: it is not over, and the engine that posted it is not gone.
     pub fn is_open(&self) -> bool {
         self.outcome.is_none() && !self.orphaned
     }
 
-    /// Bytes that it moves.
+    /// Number of bytes that it moves.
     pub fn bytes(&self) -> u64 {
         self.posting.lens.iter().sum()
     }
 
-    /// Where the bytes of `at` are in the operation: offsets and lengths, in order. A range may
-    /// reach over several segments that lie side by side.
+    /// Ranges of the operation that the bytes of `at` belong to: offsets and lengths, in order. A range may extend over
+    /// several adjacent segments.
     pub(super) fn offset_of(&self, at: Span) -> Option<Vec<(usize, usize)>> {
         let mut ranges = Vec::new();
         let (mut place, mut left) = (at.offset, at.len);

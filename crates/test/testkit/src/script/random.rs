@@ -1,13 +1,13 @@
-//! Scripts by chance, of steps whose outcome depends on nothing but the script.
+//! Random scripts, of steps whose outcome depends on the script only.
 
 use super::{CHUNK_BYTES, Order, REGIONS, Script, Step};
 use crate::network::NodeId;
 use crate::rng::Rng;
 
-/// Events of a random script; each is a few steps.
+/// Events of a random script. Each is a few steps.
 const EVENTS: u32 = 12;
 
-/// A script in the making.
+/// A script being built.
 struct Draft {
     script: Script,
     rng: Rng,
@@ -18,7 +18,7 @@ struct Draft {
 }
 
 impl Script {
-    /// A script that `seed` decides.
+    /// Creates the script of `seed`.
     pub fn random(seed: u64) -> Self {
         let (script, rng) = (Self::default(), Rng::new(seed));
         let mut draft = Draft { script, rng, loose: Vec::new(), unused: 1 };
@@ -60,7 +60,7 @@ impl Draft {
         }
     }
 
-    /// A send or a receive of less than a chunk, which may be too long for the other half.
+    /// Posts a send or a receive of less than a chunk, which may be too long for its partner.
     fn half(&mut self, node: NodeId) -> usize {
         let len = self.rng.between(1, CHUNK_BYTES);
         let tag = self.rng.below(2);
@@ -70,7 +70,7 @@ impl Draft {
         })
     }
 
-    /// A user cancels a send or a receive, which may be over.
+    /// Cancels a send or a receive, which may be over.
     fn change_a_mind(&mut self) {
         if !self.loose.is_empty() {
             let index = self.rng.index(self.loose.len());
@@ -78,7 +78,7 @@ impl Draft {
         }
     }
 
-    /// The rail stands still, and may be cut, while users post and change their minds.
+    /// Holds the rail, which may be cut, while users post and cancel.
     fn hold(&mut self) {
         self.script.then(Step::Hold);
         let mut halves = Vec::new();
@@ -107,7 +107,7 @@ impl Draft {
         self.loose.append(&mut halves);
     }
 
-    /// A region is dropped while bytes are on their way to it.
+    /// Drops a region while bytes are in flight to it.
     fn drop_region(&mut self, node: NodeId) {
         if self.unused == REGIONS {
             return;

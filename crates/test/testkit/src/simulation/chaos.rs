@@ -1,4 +1,4 @@
-//! Chaos pulls cables; tests interfere with a run from outside.
+//! Faults of the network, and interference with a run by tests.
 
 use std::time::Duration;
 
@@ -9,12 +9,11 @@ use crate::scenario::Fault;
 use crate::tap::Trick;
 use crate::world::Actor;
 
-/// A run without a natural end is over when nodes were idle for this long: by then everything late
-/// has arrived.
+/// Idle time of the nodes after which a run without a natural end is over: by then all late data has arrived.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Simulation {
-    /// One fault, and the next a while later; or calm, when it is time.
+    /// Injects one fault, and schedules the next; or ends the faults, when it is time.
     pub(super) fn run_chaos(&mut self) {
         if self.calm {
             return self.look_for_end();
@@ -38,7 +37,7 @@ impl Simulation {
         self.world.clock.wake(Actor::Chaos, next.min(calm_at));
     }
 
-    /// With a rail down for good, nodes retry for ever, so the run does not end by itself.
+    /// Detects the end of a run with a rail down for good, in which nodes retry forever.
     fn look_for_end(&mut self) {
         if self.scenario.chaos.heals >= self.world.network.rails() {
             return;
@@ -50,7 +49,7 @@ impl Simulation {
         }
     }
 
-    /// What the test wants to see at this step.
+    /// Performs the injection that the test requested at this step.
     pub(super) fn injected(&mut self, injection: Injection) {
         match injection {
             Injection::Cancel => {
@@ -130,7 +129,7 @@ impl Simulation {
         }
     }
 
-    /// Somebody on the path will play a trick on what passes next.
+    /// Makes the attacker on the path change the next data.
     fn tamper(&mut self, id: ConnectionId) {
         let direction = [Direction::Data, Direction::Acks][self.world.rng.index(2)];
         let trick = match self.world.rng.index(7) {
@@ -147,7 +146,7 @@ impl Simulation {
         }
     }
 
-    /// The last record of any connection there ever was, in either direction.
+    /// Last record of a random connection, in either direction.
     fn some_record(&mut self) -> Vec<u8> {
         let all: Vec<ConnectionId> = self.world.network.all().collect();
         let id = all[self.world.rng.index(all.len())];
@@ -156,7 +155,7 @@ impl Simulation {
         tap.map(|tap| tap.last().to_vec()).unwrap_or_default()
     }
 
-    /// Nobody changes anything any more.
+    /// Stops all attackers.
     fn end_tampering(&mut self) {
         for id in self.world.network.all() {
             for direction in [Direction::Data, Direction::Acks] {

@@ -1,4 +1,4 @@
-//! Processes that are killed and started again, and users who add the peer again that they have lost.
+//! Processes that are killed and restarted, and users who add their lost peer again.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::oracle::{Kind, Outcome, Posting};
 use crate::world::Actor;
 
-/// The pause until a user tries again to add a peer whose last session is not quiet yet.
+/// Pause until a user tries again to add a peer whose last session is not quiet yet.
 const AGAIN: Duration = Duration::from_micros(100);
 /// Bytes of the writes at the end.
 const LAST_BYTES: u64 = 1000;
@@ -21,12 +21,12 @@ impl Simulation {
         if std::mem::replace(&mut self.dead[node], true) {
             return;
         }
-        // Operations that users posted at the end may fail by that: they try once more.
+        // Operations that users posted at the end may fail because of the kill: they try once more.
         self.last = None;
         self.world.oracle.node_lost(node);
         for id in self.world.network.open() {
             let connection = self.world.network.connection(id);
-            // Its kernel says so at once, or its machine is gone and keepalive finds out.
+            // Its kernel reports it at once, or its machine is gone and keepalive detects that.
             let after = Duration::from_micros(self.world.rng.below(20) * 1000);
             if connection.client == node {
                 self.world.network.client_leaves(id, Leave::Vanish);
@@ -41,7 +41,8 @@ impl Simulation {
         }
     }
 
-    /// The process is another run of the engine: it knows nothing of the one before, and registers its memory again.
+    /// Restarts the process as another run of the engine: it has no state of the one before, and registers its memory
+    /// again.
     pub(super) fn restart(&mut self, node: NodeId) {
         let world = &mut self.world;
         let before = world.instances[node];
@@ -51,7 +52,7 @@ impl Simulation {
             world.oracle.region_dropped(&mut world.memories, &mut world.rng, node, slot);
             world.memories[node].register(slot, &mut world.rng);
         }
-        // That is done.
+        // The new run has done that.
         world.dropped.retain(|(owner, _)| *owner != node);
         let is_done = |it: &Action| matches!(it, Action::Register(owner, _) if *owner == node);
         self.agenda.retain(|_, action| !is_done(action));
@@ -67,15 +68,15 @@ impl Simulation {
         }
     }
 
-    /// The user of a node adds its peer again. That of a node that was killed does so as it starts.
+    /// Adds a node's peer again, for its user. The user of a killed node does so as it starts.
     pub(super) fn add(&mut self, node: NodeId) {
         if !self.dead[node] && !self.nodes[node].add(&mut self.world) {
             self.plan(AGAIN, Action::Add(node));
         }
     }
 
-    /// When nothing else goes on, and peers that have lost each other are to come back, both users post a write that must
-    /// be done. Returns whether they do so now.
+    /// Posts a write by each user that must be done, when nothing else is in progress and peers that lost each other
+    /// must come back. Returns true if it posts them now.
     pub(super) fn try_once_more(&mut self) -> bool {
         if !self.scenario.chaos.comes_back || self.last.is_some() {
             return false;

@@ -8,11 +8,11 @@ use crate::oracle::{Kind, OpId, Outcome, Posting};
 use crate::scenario::Scenario;
 use crate::script::{CHUNK_BYTES, Order, REGION_BYTES, REGIONS, Report, Script, Seen, Step};
 
-/// How long a rail that is held stands still before it goes on, so that all that can happen happens.
+/// Time for which a held rail stands still before the script continues, so that all possible events happen.
 const HELD: Duration = Duration::from_millis(5);
 
 impl Simulation {
-    /// The world of scripts: one rail, one flow each way, and users who do what the script says.
+    /// Creates the world of scripts: one rail, one flow each way, and users who follow the script.
     pub fn scripted(seed: u64) -> Self {
         let mut scenario = Scenario::calm();
         scenario.rails =
@@ -26,15 +26,15 @@ impl Simulation {
         Self::new(&scenario, seed)
     }
 
-    /// Does what the script says. The world is to be of [`Self::scripted`].
+    /// Performs the script. The world must be one of [`Self::scripted`].
     ///
     /// # Errors
-    /// The first violation of what must be true, or a step that waits in vain.
+    /// The first violation of an invariant, or a step that waits in vain.
     pub fn perform(mut self, script: &Script) -> Result<Report, Violation> {
         let is_settled = |it: &Self| it.nodes.iter().all(|node| node.is_up() && node.is_idle());
         self.go_on(|it| it.calm && is_settled(it))?;
         let mut report = Report::default();
-        // By number in the script.
+        // Operations by number in the script.
         let mut ids = Vec::new();
         for (number, step) in script.steps().iter().enumerate() {
             match *step {
@@ -107,10 +107,10 @@ impl Simulation {
         Seen::Over { operation, end, met }
     }
 
-    /// Goes on until something holds.
+    /// Continues until a condition holds.
     fn go_on(&mut self, holds: impl Fn(&Self) -> bool) -> Result<(), Violation> {
         while !holds(self) && self.world.oracle.violation().is_none() {
-            // Scripts register no region in the place of one that is gone, and add no peer again.
+            // Scripts register no region in the place of a dropped one, and add no peer again.
             self.world.dropped.clear();
             self.world.lost.clear();
             match self.world.clock.next_turn() {

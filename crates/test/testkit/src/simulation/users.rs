@@ -1,4 +1,4 @@
-//! The users of both nodes: they post operations, change their minds, and drop regions.
+//! The users of both nodes: they post operations, cancel some, and drop regions.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::oracle::{Kind, Posting};
 use crate::scenario::Dish;
 use crate::world::Actor;
 
-/// How often a user tries to find memory for an operation before skipping it.
+/// Attempts of a user to find memory for an operation before skipping it.
 const ATTEMPTS: u32 = 50;
 
 impl Simulation {
-    /// Lets users do everything that is due, and post what may be posted.
+    /// Lets users do everything that is due, and post the operations allowed now.
     pub(super) fn run_user(&mut self) {
         while let Some(entry) = self.agenda.first_entry()
             && entry.key().0 <= self.world.now()
@@ -74,7 +74,7 @@ impl Simulation {
             Dish::Notify => self.post(posting(Kind::Notify, None, None, Vec::new(), true), 0),
             Dish::SendReceive => {
                 let tag = self.world.rng.below(3);
-                // Now and then the receive is too short.
+                // Sometimes the receive is too short.
                 let room = match self.world.rng.per_mille(100) {
                     true => lens.iter().sum::<u64>() / 2,
                     false => self.scenario.load.max_bytes,
@@ -126,7 +126,7 @@ impl Simulation {
         Duration::from_nanos(self.world.rng.below(self.scenario.load.patience.as_nanos() as u64))
     }
 
-    /// Lengths of the segments of an operation: often small, sometimes nothing.
+    /// Lengths of the segments of an operation: often small, sometimes zero.
     fn lens(&mut self) -> Vec<u64> {
         let load = &self.scenario.load;
         let rng = &mut self.world.rng;

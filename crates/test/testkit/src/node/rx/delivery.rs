@@ -1,4 +1,4 @@
-//! Complete transfers on their way to the user, which a thread delivers while others run.
+//! Complete transfers on their way to the user. A thread delivers them while others run.
 
 use polyrail_proto::peer::{self, Arrival, Delivered};
 use polyrail_proto::{Burst, Time, TransferId};
@@ -8,7 +8,7 @@ use crate::node::{Posted, Sabotage};
 use crate::oracle::{OpId, Outcome};
 use crate::world::{Actor, World};
 
-/// What a thread has taken, and when it will have delivered that.
+/// Transfers that a thread has taken, and the time at which they are delivered.
 #[derive(Debug)]
 pub(super) struct Delivery {
     taken: peer::Delivery<Posted>,
@@ -16,7 +16,7 @@ pub(super) struct Delivery {
 }
 
 impl Node {
-    /// Takes what arrived, for the thread of the flow to deliver it, unless that delivers something already.
+    /// Takes arrived transfers, to be delivered by the thread of the flow, unless it is already delivering some.
     pub(super) fn take_landed(&mut self, world: &mut World, flow: u32) {
         if self.rx[flow as usize].delivery.is_some() {
             return;
@@ -33,7 +33,7 @@ impl Node {
         }
     }
 
-    /// Returns whether the thread of the flow has delivered what it took.
+    /// Continues a delivery. Returns true if the thread of the flow has delivered everything it took.
     pub(super) fn go_on_with_delivery(&mut self, world: &mut World, flow: u32) -> bool {
         let now = world.now();
         let is_over = |delivery: &mut Delivery| now >= delivery.until;
@@ -42,7 +42,7 @@ impl Node {
                 self.deliver(world, arrival);
             }
             self.inbound.end_delivery(&mut delivery.taken);
-            // What was delivered may have ended a read or receive.
+            // The delivery may have ended a read or receive.
             self.take_landed(world, flow);
             self.left_call(world);
             self.acknowledge(world, flow, Burst::GoesOn);
@@ -76,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Counts a cancel, or a copy of a chunk, that comes while another thread delivers its transfer.
+    /// Counts a cancel, or a copy of a chunk, that arrives while another thread delivers its transfer.
     pub(in crate::node) fn note_overtaking(&self, world: &mut World, transfer: TransferId) {
         let deliveries = self.rx.iter().filter_map(|rx| rx.delivery.as_ref());
         let mut taken = deliveries.flat_map(|delivery| &delivery.taken.arrivals);

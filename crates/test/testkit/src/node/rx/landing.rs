@@ -1,4 +1,4 @@
-//! Chunks that a device brings into place, after their flow has gone on and maybe after its end.
+//! Chunks that a device brings into place, after their flow has continued and maybe after its end.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ pub(in crate::node) struct Landing {
 }
 
 impl Landing {
-    /// Returns whether it goes into that slot.
+    /// True if it goes into that slot.
     pub(in crate::node) fn touches(&self, slot: u32) -> bool {
         self.staged.iter().any(|(span, _)| span.slot == slot)
     }
 }
 
 impl Node {
-    /// A device begins to copy a chunk that the flow has read whole, if it is for a device and may still land.
+    /// Begins to copy a chunk by a device, if the flow has read it whole, it is for a device, and it may still land.
     pub(super) fn begin_copy(
         &mut self,
         world: &mut World,
@@ -48,7 +48,7 @@ impl Node {
         Some(id)
     }
 
-    /// Settles what devices have brought into place of the flow's chunks, also of connections that are gone.
+    /// Settles chunks of the flow that devices have brought into place, including those of connections that are gone.
     pub(super) fn settle_copies(&mut self, world: &mut World, flow: u32) {
         let now = world.now();
         let is_over = |landing: &mut Landing| landing.flow == flow && landing.until <= now;

@@ -1,5 +1,4 @@
-//! A stream of chunks as a thread reads it: the reader, the system call under way, and the
-//! acknowledgements due.
+//! A stream of chunks as a thread reads it: the reader, the current system call, and the acknowledgements due.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +19,7 @@ pub(super) struct Stream {
     pub(super) call: Option<Call>,
     pub(super) chunk: Option<Arriving>,
     pub(super) acks: AckQueue,
-    /// Chunks behind one that a device still copies, and that one.
+    /// The first chunk that a device still copies, and those after it.
     settling: VecDeque<Result<Settled, LandingId>>,
     /// Acknowledgements that are sealed and not written yet.
     pub(super) out: Vec<u8>,
@@ -32,27 +31,27 @@ pub(super) struct Arriving {
     pub(super) header: ChunkHeader,
     pub(super) crc: u32,
     pub(super) slots: Vec<u32>,
-    /// It may land, as far as the thread knows.
+    /// True if it may land, as far as the thread knows.
     pub(super) lands: bool,
     /// Its payload, if a device brings that into place.
     pub(super) staged: Option<Vec<(Span, Vec<u8>)>>,
 }
 
-/// A read into memory that is under way.
+/// A read into memory in progress.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) bytes: Vec<u8>,
-    /// Where the payload at the beginning of `bytes` goes, in order; what follows is for the reader.
+    /// Targets of the payload at the beginning of `bytes`, in order. The rest is for the reader.
     pub(super) places: Vec<Span>,
     pub(super) landing: bool,
-    /// Payload that is in place.
+    /// Payload bytes that are in place.
     pub(super) done: usize,
-    /// Whether the bytes came from the stream; or else from the reader's own buffer.
+    /// True if the bytes came from the stream, and false if they came from the reader's own buffer.
     pub(super) direct: bool,
     pub(super) until: Time,
 }
 
-/// What a reader found, without borrowing the reader.
+/// Result of a reader, without borrowing the reader.
 pub(super) enum Step {
     Chunk { header: ChunkHeader, places: Vec<Place>, crc: u32, meta: Vec<u8> },
     Payload { place: Place, bytes: Vec<u8> },
@@ -62,7 +61,7 @@ pub(super) enum Step {
 }
 
 impl Stream {
-    /// `sealed_only`: payload that comes as it is will be refused.
+    /// Creates a stream. With `sealed_only`, unsealed payload will be refused.
     pub(super) fn new(id: ConnectionId, sealed_only: bool, window_chunks: u32) -> Self {
         let keys = keys(id, false);
         let reader = FrameReader::new(keys.opener);
@@ -94,7 +93,7 @@ impl Stream {
         })
     }
 
-    /// The bytes of a call are in place; the reader continues after them.
+    /// Records that the bytes of a call are in place. The reader continues after them.
     pub(super) fn took(&mut self, call: &Call) {
         let (payload, rest) = call.bytes.split_at(call.payload());
         if let Some(chunk) = &mut self.chunk {
@@ -110,12 +109,12 @@ impl Stream {
         }
     }
 
-    /// A device copies the next chunk.
+    /// Records that a device copies the next chunk.
     pub(super) fn await_copy(&mut self, id: LandingId) {
         self.settling.push_back(Err(id));
     }
 
-    /// The next chunk is settled, or the one of this copy. The sender learns that of chunks in their order.
+    /// Settles the next chunk, or the one of this copy. The sender learns of settled chunks in order.
     pub(super) fn settle(&mut self, copy: Option<LandingId>, settled: Settled) {
         match copy {
             None => self.settling.push_back(Ok(settled)),
@@ -145,7 +144,7 @@ impl Call {
         self.bytes.len().min(places as usize)
     }
 
-    /// Where the next `count` bytes of payload go.
+    /// Targets of the next `count` bytes of payload.
     pub(super) fn ranges(&self, count: usize) -> Vec<(Span, Range<usize>)> {
         let mut ranges = Vec::new();
         let (from, to) = (self.done, self.done + count);

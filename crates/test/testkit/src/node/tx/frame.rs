@@ -9,9 +9,10 @@ use crate::memory::{Memory, Span};
 use crate::node::{NodeSettings, Request};
 use crate::rng::Rng;
 
-/// The shortest records of long chunks. With shorter ones a long chunk takes longer than the stall limit of its flow.
+/// Minimum length of records of long chunks. With shorter ones a long chunk takes longer than the stall limit of its
+/// flow.
 const LEAST_RECORD_BYTES: usize = 64;
-/// The most payload of a short chunk.
+/// Maximum payload of a short chunk.
 const SHORT_BYTES: u32 = 300;
 
 /// A frame that is being written.
@@ -21,14 +22,14 @@ pub(super) struct Frame {
     pub(super) source: Request,
     /// Records, and payload that was copied behind them.
     pub(super) batch: Vec<u8>,
-    /// The offset of payload that is not sealed: in the batch, or behind it.
+    /// Offset of payload that is not sealed: in the batch, or behind it.
     pub(super) exposed: usize,
-    /// Payload that follows the batch as it is.
+    /// Unsealed payload that follows the batch.
     pub(super) raw: Vec<Span>,
-    /// The most that one call takes. A receiver needs a call for each sealed record: if the sender needed fewer, the
-    /// receiver would be behind for longer than the time after which the flow is closed.
+    /// Maximum bytes of one call. A receiver needs a call for each sealed record: if the sender needed fewer, the
+    /// receiver would be late by more than the time after which the flow is closed.
     pub(super) call_bytes: usize,
-    /// How much of both is written.
+    /// Bytes of both that are written.
     pub(super) at: usize,
     pub(super) len: usize,
 }
@@ -74,7 +75,8 @@ impl PayloadSource for Bytes<'_> {
 }
 
 impl Frame {
-    /// The frame of a chunk, in records of a random length. Small payload that is not sealed is sometimes copied.
+    /// Builds the frame of a chunk, in records of a random length. Small payload that is not sealed is sometimes
+    /// copied.
     pub(super) fn new(
         chunk: Chunk<Request>,
         settings: &NodeSettings,
@@ -115,7 +117,7 @@ impl Frame {
         Self { transfer: header.transfer, source, batch, exposed, raw, call_bytes, at: 0, len }
     }
 
-    /// Payload that is in memory and has still to be sent; of a span that is sent in part, all of it.
+    /// Payload in memory that still has to be sent. A span that is sent in part is included whole.
     pub(super) fn unsent(&self) -> impl Iterator<Item = Span> {
         let mut end = self.batch.len();
         let raw = self.raw.iter().filter(move |span| {
