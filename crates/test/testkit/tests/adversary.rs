@@ -1,5 +1,5 @@
-//! The protocol core with somebody on the path of every connection. `scripts/adversary` runs more
-//! seeds of the same.
+//! The protocol core with an attacker on the path of every connection. `scripts/adversary` runs more seeds of the same
+//! scenarios.
 
 use polyrail_testkit::{Rng, Scenario, Simulation, Summary, Tally, Violation};
 
@@ -8,7 +8,7 @@ const SEEDS: u64 = 500;
 /// Seeds of each kind of scenario with which it runs twice.
 const REPEATED: u64 = 2;
 
-/// The outcome of a run that is the same again when it is repeated.
+/// Runs twice and returns the outcome, which must be the same.
 fn repeated(simulation: impl Fn() -> Simulation) -> Result<Summary, Violation> {
     let (once, again) = (simulation().run(), simulation().run());
     assert_eq!(
@@ -19,13 +19,13 @@ fn repeated(simulation: impl Fn() -> Simulation) -> Result<Summary, Violation> {
     once
 }
 
-/// Without the length of a text that has numbers by a random key.
+/// Removes the length of a text that contains numbers by a random key.
 fn known(mut summary: Summary) -> Summary {
     summary.tally.lies.remembered = 0;
     summary
 }
 
-/// What came of all seeds of a kind of scenario.
+/// Runs all seeds of a kind of scenario, and sums up their counters.
 fn run(seeds: u64, scenario: fn(&mut Rng) -> Scenario) -> Tally {
     let (mut tally, mut random) = (Tally::default(), Rng::new(seeds));
     for number in 0..SEEDS {

@@ -1,5 +1,5 @@
-//! The shape of the workspace: which crate may use which, where unsafe code may be, and what no
-//! file may contain. ARCHITECTURE.md has the picture; a failure here says what to do.
+//! The shape of the workspace: allowed dependencies of crates, where unsafe code may be, and forbidden content of
+//! files. ARCHITECTURE.md has the picture; failures here say what to do.
 
 #[path = "architecture/groups.rs"]
 mod groups;
@@ -13,24 +13,24 @@ use std::path::{Path, PathBuf};
 
 use groups::{file, from_crate, group_of};
 
-/// A crate, as the picture has it.
+/// A crate, as in the picture.
 struct Rule {
-    /// Its folder in that of its group.
+    /// Name of its folder in its group's folder.
     name: &'static str,
-    /// The crates that it may use.
+    /// Crates that it may use.
     below: &'static [&'static str],
     /// Crates that only its tests, benches and examples may use.
     for_tests: &'static [&'static str],
-    /// Whether it may hold unsafe code.
+    /// True if it may contain unsafe code.
     may_be_unsafe: bool,
-    /// Whether it leaves the operating system alone, so that it runs the same everywhere.
+    /// True if it makes no operating-system calls, so that it runs the same everywhere.
     is_pure: bool,
 }
 
 const RULES: &[Rule] = &[
     Rule {
         name: "cli",
-        // From `sys` it takes the processor time of threads, for baselines that have no engine.
+        // Uses thread CPU times from `sys`, for baselines without an engine.
         below: &[
             "analyze",
             "carrier",
@@ -57,19 +57,18 @@ const RULES: &[Rule] = &[
             "sys",
             "tune",
         ],
-        // Examples that play a stranger; a test that reads manifests.
+        // Examples of an unauthenticated client; a test that reads manifests.
         for_tests: &["browser", "proto", "secure", "yaml"],
         ..Rule::ORDINARY
     },
     Rule {
         name: "polyrail",
         below: &["carrier", "config", "gpu", "metrics", "netlink", "proto", "secure", "sys"],
-        // Its own tests switch the checks of wake-ups on; one compares engines with the simulated world.
+        // Its own tests turn the checks of wake-ups on; one compares engines with the simulated world.
         for_tests: &["polyrail", "testkit"],
         ..Rule::ORDINARY
     },
-    // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
-    // are behind a feature.
+    // Shares the grammar of bindings with the settings. Its tests use its own fixtures, which are behind a feature.
     Rule {
         name: "host",
         below: &["config", "nvml", "sys"],
@@ -83,21 +82,21 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
-    // Foreign code calls it and hands it pointers.
+    // Foreign code calls it and passes pointers.
     Rule {
         name: "nccl",
         below: &["config", "host", "log", "metrics", "nccl-abi", "polyrail", "sys"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    // C calls it and hands it pointers. Its examples and most of its tests are C.
+    // C calls it and passes pointers. Its examples and most of its tests are in C.
     Rule {
         name: "capi",
         below: &["config", "polyrail", "rendezvous", "sys"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    // It registers memory that Python's objects own, by pointer.
+    // Registers memory owned by Python objects, by pointer.
     Rule {
         name: "python",
         below: &["polyrail", "rendezvous"],
@@ -105,20 +104,20 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
-    // Plugins get the addresses of its memory.
+    // Passes addresses of its memory to plugins.
     Rule {
         name: "carrier",
         below: &["gpu", "nccl-abi", "sys", "text"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    // Calls into plugins, which get pointers to its memory.
+    // Calls plugins, which get pointers to its memory.
     Rule { name: "collective", below: &["nccl-abi"], may_be_unsafe: true, ..Rule::ORDINARY },
-    // Calls of two foreign libraries.
+    // Calls two foreign libraries.
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
-    // Calls of a foreign library.
+    // Calls a foreign library.
     Rule { name: "nvml", may_be_unsafe: true, ..Rule::ORDINARY },
-    // It forks and enters namespaces, which nobody else does.
+    // Forks and enters namespaces, unlike all other crates.
     Rule { name: "lab", below: &["netlink", "sys"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule {
         name: "analyze",
@@ -126,14 +125,14 @@ const RULES: &[Rule] = &[
         for_tests: &["browser"],
         ..Rule::ORDINARY
     },
-    // Plans and judges; the command runs the cells.
+    // Plans and evaluates; the command runs the cells.
     Rule {
         name: "experiment",
         below: &["config", "report", "yaml"],
         is_pure: true,
         ..Rule::ORDINARY
     },
-    // Pure data; of the system it uses files.
+    // Pure data; of the system it uses files only.
     Rule { name: "profile", below: &["report", "sys", "yaml"], ..Rule::ORDINARY },
     // Its tests use a device that needs no GPU, which is behind a feature.
     Rule {
@@ -142,9 +141,9 @@ const RULES: &[Rule] = &[
         for_tests: &["gpu"],
         ..Rule::ORDINARY
     },
-    // Interfaces are what the kernel says over netlink, as the facts from which the protocol chooses rails.
+    // Interfaces come from the kernel over netlink, as the facts from which the protocol chooses rails.
     Rule { name: "sys", below: &["netlink", "proto"], may_be_unsafe: true, ..Rule::ORDINARY },
-    // The driver's calls. Its tests use its own device that needs no GPU, which is behind a feature.
+    // Calls the driver. Its tests use its own device that needs no GPU, which is behind a feature.
     Rule {
         name: "gpu",
         below: &["sys"],
@@ -152,21 +151,21 @@ const RULES: &[Rule] = &[
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    // It serves what engines hand it, and knows of none, so that every engine can use it. From `sys` it
-    // takes who is at the other end of a connection.
+    // Serves data that engines pass in, and depends on none, so that every engine can use it. From `sys` it uses the
+    // identification of a connection's other end.
     Rule { name: "metrics", below: &["config", "sys"], ..Rule::ORDINARY },
-    // Built on what programs of others see; no other crate uses it.
+    // Built on the public API only; no other crate uses it.
     Rule { name: "otel", below: &["polyrail"], ..Rule::ORDINARY },
-    // Built on what programs of others see. The engine knows nothing of it.
+    // Built on the public API only. The engine does not depend on it.
     Rule { name: "rendezvous", below: &["config", "polyrail", "proto", "sys"], ..Rule::ORDINARY },
-    // For programs whose log it is; the engine only says what happens, by `tracing`.
+    // For programs that own their log; the engine only emits `tracing` events.
     Rule { name: "log", below: &["config", "sys"], ..Rule::ORDINARY },
     Rule { name: "tune", below: &["host", "nic", "sys", "yaml"], ..Rule::ORDINARY },
     // The old ethtool call and fanotify.
     Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Options of netlink sockets.
     Rule { name: "netlink", below: &["text"], may_be_unsafe: true, ..Rule::ORDINARY },
-    // From `sys` it takes whether the file of settings is one that it may obey.
+    // From `sys` it uses the check that a settings file may be obeyed.
     Rule { name: "config", below: &["sys", "yaml"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "yaml", below: &["text"], is_pure: true, ..Rule::ORDINARY },
     Rule {
@@ -179,7 +178,7 @@ const RULES: &[Rule] = &[
     // Keys and handshakes take random bits from the system.
     Rule { name: "secure", below: &["text"], for_tests: &["testkit"], ..Rule::ORDINARY },
     Rule { name: "text", is_pure: true, ..Rule::ORDINARY },
-    // It shares the grammar of sizes and times with the settings.
+    // Shares the grammar of sizes and times with the settings.
     Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
     // Its example `chaos` runs engines in a lab.
     Rule {
@@ -189,24 +188,24 @@ const RULES: &[Rule] = &[
         is_pure: true,
         ..Rule::ORDINARY
     },
-    // Foreign code calls it and hands it pointers; tests of hosts of plugins load it.
+    // Foreign code calls it and passes pointers; tests of plugin hosts load it.
     Rule {
         name: "testkit-plugin",
         below: &["gpu", "nccl-abi", "sys"],
-        // Engines that host it, and what in them does.
+        // Engines that host it, and their parts.
         for_tests: &["carrier", "host", "polyrail"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    // Tests of reports look at them in it.
+    // Tests of reports open them in a browser.
     Rule { name: "browser", ..Rule::ORDINARY },
     Rule { name: FOR_ALL_TESTS, ..Rule::ORDINARY },
 ];
 
-/// Any test may use it, and nothing else.
+/// For use by all tests, and nothing else.
 const FOR_ALL_TESTS: &str = "skip";
 
-/// What programs of others may build on, and what that needs. Nothing else is published.
+/// Crates that other projects' programs may build on, and their dependencies. No others are published.
 const PUBLIC: &[&str] = &[
     "carrier", "config", "gpu", "metrics", "nccl-abi", "netlink", "polyrail", "proto", "secure",
     "sys", "text", "yaml",
@@ -216,7 +215,7 @@ const PUBLIC: &[&str] = &[
 const NOT_PURE: &[&str] =
     &["getrandom", "libc", "memmap2", "mio", "nix", "rand", "rustix", "signal-hook", "socket2"];
 
-/// What the protocol core and its simulation must be given, and may not take.
+/// Items that the protocol core and its simulation get passed in, and must not take themselves.
 const NOT_SANS_IO: &[&str] = &[
     "Instant::now",
     "SystemTime",
@@ -229,7 +228,7 @@ const NOT_SANS_IO: &[&str] = &[
     "std::thread",
 ];
 
-/// Words that no source may contain, and what to do instead. In halves, for this file is a source.
+/// Words that sources must not contain, and what to do instead. Split in halves, because this file is a source.
 const BANNED: &[(&str, &str, &str)] = &[
     ("to", "do!", "write the code, or leave the feature out and say so in the documentation"),
     ("unimple", "mented!", "write the code, or return an error that says what is missing"),
@@ -240,8 +239,8 @@ const BANNED: &[(&str, &str, &str)] = &[
 
 const LINES_MAX: usize = 700;
 
-/// Ways into another process, and the only sources that may take them. The engine's lead through `ProvenProcess`, which
-/// `device/host_proof.rs` alone asks the kernel for. `lab` and `sample` look at processes for their own user.
+/// Access to other processes, and the only sources that may use it. The engine's access goes through `ProvenProcess`,
+/// which only `device/host_proof.rs` requests from the kernel. `lab` and `sample` look at processes for their own user.
 const INTO_PROCESSES: &[(&str, &[&str])] = &[
     ("pidfd_getfd", &["sys/src/badge.rs"]),
     ("pidfd_open", &["lab/src/processes.rs", "sys/src/badge.rs", "tune/src/balancer.rs"]),
@@ -265,7 +264,7 @@ const INTO_PROCESSES: &[(&str, &[&str])] = &[
         &[
             "cli/src/cmd/nccl/trial/left.rs",
             "lab/src/holder.rs",
-            // Only which sockets a process has.
+            // Only lists the sockets of a process.
             "metrics/src/local.rs",
             "sample/src/flows.rs",
         ],
@@ -293,7 +292,7 @@ impl Rule {
         known.unwrap_or_else(|| panic!("no rule for {name}"))
     }
 
-    /// From the root of the workspace, as `crates/engine/sys`.
+    /// Path from the root of the workspace, as `crates/engine/sys`.
     fn place(&self) -> String {
         let group = group_of(self.name).map(|group| format!("{group}/"));
         format!("crates/{}{}", group.unwrap_or_default(), self.name)
@@ -308,7 +307,7 @@ impl Rule {
     }
 }
 
-/// What the rules need of a `Cargo.toml`.
+/// Part of a `Cargo.toml` that the rules need.
 struct Manifest {
     /// Sections and the keys in them, as `("dependencies", "polyrail-proto")`.
     keys: Vec<(String, String)>,
@@ -368,7 +367,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The folder of a package of this workspace, if it is one.
+/// Folder of a package, if it belongs to this workspace.
 fn folder_of(package: &str) -> Option<&str> {
     if package == "polyrail" { Some(package) } else { package.strip_prefix("polyrail-") }
 }
@@ -550,7 +549,7 @@ fn what_is_published_is_complete_and_nothing_else_is_published() {
                 faults.push(format!("{} has no {file}; licences are links", rule.place()));
             }
         }
-        // What the sources include of the crate has to be packaged with them. Only tests look outside.
+        // Files that the sources include must be packaged with the crate. Only tests include files from outside.
         for file in rust_files(&rule.folder().join("src")) {
             for included in read(&file).split("include_str!(\"").skip(1) {
                 let path = file.parent().unwrap().join(included.split('"').next().unwrap());
@@ -609,7 +608,7 @@ fn nothing_is_left_half_done() {
     assert_none(faults);
 }
 
-/// Characters that steer a terminal are more than the control characters, and a second list of them would lack some.
+/// The characters that steer a terminal are more than the control characters, and a second list would lack some.
 #[test]
 fn one_function_decides_which_characters_steer_a_terminal() {
     let word = ["is_", "control"].concat();

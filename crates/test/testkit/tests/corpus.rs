@@ -1,4 +1,4 @@
-//! Runs the bodies of the fuzzers on their corpora.
+//! Runs the fuzzers' bodies on their corpora.
 
 use polyrail_skip::assert_corpus_holds;
 use polyrail_testkit::fuzz;

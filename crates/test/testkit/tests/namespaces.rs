@@ -1,4 +1,4 @@
-//! Engines that are used by threads of another network namespace than the one that they were started in.
+//! Engines used by threads of another network namespace than the one in which they were started.
 
 use std::thread;
 

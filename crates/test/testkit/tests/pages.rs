@@ -1,17 +1,17 @@
-//! The pages of the documentation: no link is dead, and the book has every page.
+//! Pages of the documentation: no link is dead, and the book has every page.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// What is no page of the repository.
+/// Folders without pages of the repository.
 const LEFT_OUT: &[&str] = &[".git", "target", "corpus", "artifacts"];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// All files below a folder that end so, links to others left out.
+/// All files below a folder with this ending, without links to others.
 fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
@@ -26,7 +26,7 @@ fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page that are not in a block of code, with their numbers.
+/// Numbered lines of a page that are not in a block of code.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
@@ -36,13 +36,13 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The targets of all links and pictures of a line: `[text](target)`.
+/// Targets of all links and pictures of a line: `[text](target)`.
 fn links(line: &str) -> Vec<&str> {
     let after = line.split("](").skip(1);
     after.filter_map(|rest| rest.split([')', ' ']).next()).filter(|link| !link.is_empty()).collect()
 }
 
-/// The place that a heading gets, as mdBook and the forges make it.
+/// Anchor of a heading, as mdBook and the forges create it.
 fn anchor(heading: &str) -> String {
     let mut place = String::new();
     for one in heading.trim().to_lowercase().chars() {
@@ -66,7 +66,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Without `.` and `..`: what stands there need not exist.
+/// Removes `.` and `..`. The path need not exist.
 fn tidy(path: &Path) -> PathBuf {
     let mut tidy = PathBuf::new();
     for part in path.components() {

@@ -1,7 +1,7 @@
-//! The public API that programs build on, as text in `docs/api`: so a change of it shows in a diff.
+//! The public API that programs build on, as text in `docs/api`, so that a change of it shows in a diff.
 //!
-//! `rustdoc` writes what it knows as JSON, and the crate `public-api` makes a line of each item. The
-//! JSON is unstable, so this needs a compiler that writes the format which that crate reads.
+//! `rustdoc` writes its data as JSON, and the crate `public-api` makes a line of each item. The JSON is unstable, so
+//! this needs a compiler that writes the format which that crate reads.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -13,15 +13,15 @@ use std::process::Command;
 use polyrail_skip::skip;
 use serde_json::Value;
 
-/// What of a crate counts.
+/// Part of a crate that counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     All,
-    /// What `polyrail` hands on by its own name.
+    /// Items that `polyrail` re-exports.
     HandedOn,
 }
 
-/// `polyrail`, and what its signatures name.
+/// `polyrail`, and the crates in its signatures.
 const CRATES: &[(&str, Part)] = &[
     ("polyrail", Part::All),
     ("polyrail-config", Part::All),
@@ -31,16 +31,16 @@ const CRATES: &[(&str, Part)] = &[
     ("polyrail-sys", Part::HandedOn),
 ];
 
-/// The version of the JSON that `public-api` reads.
+/// Version of the JSON that `public-api` reads.
 const FORMAT: u64 = 57;
 
-/// An environment variable: with it the files are written instead of compared.
+/// Environment variable that makes the test write the files instead of comparing them.
 const WRITE: &str = "WRITE_PUBLIC_API";
 
 const RUN: &str = "cargo test -p polyrail-testkit --test public_api";
 
-/// Traits that the compiler implements by itself, and of which programs hardly ever learn. Lines of
-/// `Send` and `Sync` stay.
+/// Traits that the compiler implements automatically, and that rarely matter to programs. Lines of `Send` and `Sync`
+/// stay.
 const UNTOLD: &[&str] = &[
     "core::marker::Freeze",
     "core::marker::StructuralPartialEq",
@@ -50,12 +50,12 @@ const UNTOLD: &[&str] = &[
     "core::panic::unwind_safe::UnwindSafe",
 ];
 
-/// Has `rustdoc` write the JSON of all crates, and says where it is.
+/// Makes `rustdoc` write the JSON of all crates, and returns its folder.
 fn document() -> PathBuf {
     let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let target = temporary.parent().expect("it is in the target folder");
-    // The variable allows what is unstable. For rustdoc alone: a build script that sees it would
-    // build its crate in another way, and everything above again.
+    // The variable allows unstable features. It is set for rustdoc only: a build script that sees it would build its
+    // crate in another way, and all dependent crates again.
     let rustdoc = temporary.join("unstable-rustdoc");
     let script = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
     fs::write(&rustdoc, script).unwrap();
@@ -72,7 +72,7 @@ fn document() -> PathBuf {
     target.join("doc")
 }
 
-/// The lines of a crate's public API.
+/// Lines of a crate's public API.
 fn lines(json: &Path) -> Vec<String> {
     let api = public_api::Builder::from_rustdoc_json(json).omit_blanket_impls(true).build();
     let api = api.unwrap_or_else(|error| panic!("{}: {error}", json.display()));
@@ -80,15 +80,15 @@ fn lines(json: &Path) -> Vec<String> {
     lines.filter(|line| !UNTOLD.iter().any(|name| line.contains(&format!("{name} for ")))).collect()
 }
 
-/// The names in the root of `polyrail` that are of other crates.
+/// Names in the root of `polyrail` that belong to other crates.
 fn handed_on(polyrail: &[String]) -> BTreeSet<&str> {
     polyrail.iter().filter_map(|line| line.strip_prefix("pub use polyrail::")).collect()
 }
 
-/// Whether a line of a crate is of one of these items.
+/// True if a line of a crate belongs to one of these items.
 fn is_of(line: &str, krate: &str, names: &BTreeSet<&str>) -> bool {
     let root = format!("{krate}::");
-    // An implementation is of the type that stands last, everything else of what stands first.
+    // An implementation belongs to the type that stands last, other lines to the item that stands first.
     let at = if line.starts_with("impl") { line.rfind(&root) } else { line.find(&root) };
     let path = at.map_or("", |at| &line[at..]);
     let end = path.find(|c: char| !c.is_alphanumeric() && !"_:".contains(c)).unwrap_or(path.len());

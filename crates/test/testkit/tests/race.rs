@@ -1,5 +1,5 @@
-//! How long transfers take over rails of different speed, in virtual time. `--nocapture` prints the
-//! share of the sum of the rails that each case gets.
+//! Durations of transfers over rails of different speed, in virtual time. `--nocapture` prints the share of the rails'
+//! total rate that each case gets.
 
 use std::time::Duration;
 
@@ -31,12 +31,12 @@ fn cargo(bytes: u64, count: usize, depth: usize) -> Cargo {
     Cargo { bytes, count, depth }
 }
 
-/// The share of the sum of the rails that the cargo gets once the rates are known.
+/// Share of the rails' total rate that the cargo gets once the rates are known.
 fn share(course: &Course, cargo: Cargo) -> f64 {
     share_after(Cargo { bytes: 64 * MIB, count: 2, depth: 1 }, course, cargo)
 }
 
-/// The same after other cargo, of which the rates are known.
+/// Like [`share`], after other cargo from which the rates are known.
 fn share_after(before: Cargo, course: &Course, cargo: Cargo) -> f64 {
     let mut race = Race::new(course.clone());
     race.run(before);
@@ -64,7 +64,7 @@ fn a_transfer_takes_what_the_sum_of_the_rails_takes_however_many_channels() {
     }
 }
 
-/// The result of these tests if the sender treated all rails as one.
+/// Result of these tests if the sender treated all rails as one.
 #[test]
 fn a_sender_that_takes_all_rails_for_one_waits_for_the_slowest() {
     let blind = Course { blind: true, ..course(UNEVEN[0], 4) };
@@ -84,7 +84,7 @@ fn the_first_transfer_of_all_loses_little_by_not_knowing_the_rails() {
     }
 }
 
-/// One after the other, each transfer costs a round trip.
+/// One after another, each transfer costs a round trip.
 #[test]
 fn transfers_of_some_mebibytes_use_all_rails_as_far_as_the_way_allows() {
     for rails in UNEVEN.iter().chain(&EVEN) {
@@ -93,8 +93,7 @@ fn transfers_of_some_mebibytes_use_all_rails_as_far_as_the_way_allows() {
                 let course = course(rails, channels);
                 let got = share(&course, cargo(bytes, 60, 1));
                 let sum = course.rates.iter().sum::<u64>() as f64;
-                // The one-way delay, some threads that wake up one after the other, and one small
-                // chunk.
+                // The one-way delay, some threads that wake up one after another, and one small chunk.
                 let rest = 60e-6
                     + 128.0 * KIB as f64 / course.rates.iter().min().map_or(0.0, |r| *r as f64);
                 let ideal = bytes as f64 / sum;
@@ -161,16 +160,16 @@ fn a_rail_that_becomes_slow_and_fast_again_costs_a_tenth_of_a_second_of_what_is_
     }
 }
 
-/// It is tried now and then, since it may have become fast; what that costs is bounded.
+/// The rail is tried at times, because it may have become fast. The cost of that is bounded.
 #[test]
 fn a_rail_a_hundred_times_slower_holds_up_few_transfers() {
     for channels in [1, 4] {
         let slow = Course { chunk_bytes: 512 * KIB, ..course(&[1, 1], channels) };
         let slow = Course { rates: vec![25_000_000, 250_000], ..slow };
         let mut race = Race::new(slow.clone());
-        // The first chunk is how the rail's rate becomes known.
+        // The rail's rate becomes known from the first chunk.
         race.run(cargo(4 * MIB, 10, 4));
-        // Whoever waits for a few at a time waits for the one that the slow rail holds up.
+        // A user who waits for a few transfers at a time waits for the one on the slow rail.
         let took: Duration = (0..30).map(|_| race.run(cargo(4 * MIB, 4, 4)).0).sum();
         let got = (30 * 4 * 4 * MIB) as f64 / 25e6 / took.as_secs_f64();
         println!("{channels} channels: {got:.3}");
@@ -200,7 +199,7 @@ fn a_long_way_does_not_keep_rails_from_being_filled() {
     }
 }
 
-/// Messages of a collective: few under way, so that one rail alone could hold them all.
+/// Messages of a collective: few in flight, so one rail alone could hold them all.
 #[test]
 fn a_few_messages_at_a_time_go_over_all_rails_though_nobody_knows_their_rates_yet() {
     for (gbit, bytes, least) in [

@@ -1,8 +1,8 @@
-//! The protocol core under everything that a network can do to it. One test for each hazard; each
-//! runs many seeds, and shows by its tally that the hazard was there.
+//! The protocol core under all faults that a network can have. One test for each hazard; each runs many seeds, and
+//! shows by its counters that the hazard occurred.
 //!
-//! A failure prints its seed. `POLYRAIL_SIM_SEED=0x… cargo test -p polyrail-testkit --test simulation
-//! NAME -- --nocapture` runs that one again; `POLYRAIL_SIM_SEEDS=N` runs N of each test.
+//! A failure prints its seed. `POLYRAIL_SIM_SEED=0x… cargo test -p polyrail-testkit --test simulation NAME --
+//! --nocapture` repeats that one; `POLYRAIL_SIM_SEEDS=N` runs N of each test.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use polyrail_testkit::{
     Fault, Injection, Rng, Sabotage, Scenario, Simulation, Summary, Tally, Violation,
 };
 
-/// Prints how to run a seed again if it fails in any way, a panic of the core included.
+/// Prints how to repeat a seed if it fails in any way, including a panic of the core.
 struct Replay<'a> {
     test: &'a str,
     seed: u64,
@@ -40,7 +40,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// The seeds of a test: always the same unless told otherwise, so that CI is not a lottery.
+/// Seeds of a test: always the same by default, so that CI is deterministic.
 fn seeds(test: &str, count: u64) -> Vec<u64> {
     if let Some(seed) = number("POLYRAIL_SIM_SEED") {
         return vec![seed];
@@ -54,14 +54,14 @@ fn seeds(test: &str, count: u64) -> Vec<u64> {
 /// Seeds of each scenario with which it runs twice.
 const REPEATED: usize = 2;
 
-/// The outcome of a run that is the same again when it is repeated.
+/// Runs twice and returns the outcome, which must be the same.
 fn repeated(simulation: impl Fn() -> Simulation) -> Result<Summary, Violation> {
     let (once, again) = (simulation().run(), simulation().run());
     assert_eq!(once, again, "a scenario and a seed decide everything");
     once
 }
 
-/// Runs a scenario with many seeds. The seed also varies the sizes of everything.
+/// Runs a scenario with many seeds. The seed also varies all sizes.
 fn sweep(test: &str, count: u64, scenario: impl Fn(&mut Rng) -> Scenario) -> Tally {
     let mut tally = Tally::default();
     for (index, seed) in seeds(test, count).into_iter().enumerate() {
@@ -77,7 +77,7 @@ fn sweep(test: &str, count: u64, scenario: impl Fn(&mut Rng) -> Scenario) -> Tal
     tally
 }
 
-/// Whether the tally must show the hazard: with a single seed it may not.
+/// True if the counters must show the hazard. With a single seed they may not.
 fn whole_sweep() -> bool {
     number("POLYRAIL_SIM_SEED").is_none()
 }
@@ -115,8 +115,8 @@ fn resets_lose_nothing() {
     }
 }
 
-/// The worst hazard: a stream that its sender gave up still delivers chunks that other flows have
-/// sent again and whose memory has a new use since.
+/// The worst hazard: a stream that its sender gave up still delivers chunks that other flows have sent again and whose
+/// memory has a new use since.
 fn late_duplicates(rng: &mut Rng) -> Scenario {
     let mut scenario =
         Scenario::of_any_shape(rng).with_faults(&[Fault::HalfOpen, Fault::HalfOpen, Fault::Stall]);
@@ -235,7 +235,7 @@ fn what_is_cancelled_or_late_has_no_effect_afterwards() {
     }
 }
 
-/// Threads that take long to deliver what came, so that cancels and second copies overtake them.
+/// Threads that deliver slowly, so that cancels and second copies overtake them.
 fn slow_deliveries(rng: &mut Rng) -> Scenario {
     let mut scenario = late_duplicates(rng);
     scenario.load.menu = vec![Dish::Notify, Dish::WriteNotify, Dish::Write, Dish::SendReceive];
@@ -315,7 +315,7 @@ fn a_peer_that_is_killed_hangs_nobody() {
     assert!(!whole_sweep() || tally.failed > 40, "{tally:?}");
 }
 
-/// A process is killed and started again, and users add the peer again that they have lost.
+/// A process is killed and restarted, and users add their lost peer again.
 fn restarting(rng: &mut Rng) -> Scenario {
     let mut scenario = Scenario::of_any_shape(rng);
     scenario.chaos.kill = Some((rng.index(2), Duration::from_micros(rng.below(3000))));
@@ -370,7 +370,7 @@ fn a_bit_of_each() -> Scenario {
     scenario
 }
 
-/// Does the same thing to the same run, once before each of its steps.
+/// Applies the same injection to the same run, once before each of its steps.
 fn at_every_step(test: &str, injection: Injection) -> Tally {
     at_every_step_of(&a_bit_of_each(), test, injection)
 }
@@ -437,7 +437,7 @@ fn a_restart_at_every_step_is_survived() {
     }
 }
 
-/// The first violation that a broken driver causes.
+/// Returns the first violation that a broken driver causes.
 fn caught(sabotage: Sabotage, scenario: impl Fn(&mut Rng) -> Scenario) -> Violation {
     let run = |seed| {
         let mut scenario = scenario(&mut Rng::new(seed));
@@ -482,7 +482,7 @@ fn cancelling(rng: &mut Rng) -> Scenario {
 
 #[test]
 fn the_oracle_catches_a_driver_that_acknowledges_while_a_flow_is_in_a_call() {
-    // It also acknowledges what another thread has not delivered, which the oracle notices as well.
+    // The driver also acknowledges data that another thread has not delivered, which the oracle notices as well.
     catch(Sabotage::AcksUnquiet, "land", cancelling);
 }
 
@@ -492,7 +492,7 @@ fn the_oracle_catches_a_driver_that_frees_a_region_in_use() {
     assert!(violation.what.contains("land"), "{violation}");
 }
 
-/// Runs a broken driver until a violation says this.
+/// Runs a broken driver until a violation contains this text.
 fn catch(sabotage: Sabotage, what: &str, scenario: impl Fn(&mut Rng) -> Scenario) {
     let run = |seed| {
         let mut scenario = scenario(&mut Rng::new(seed));

@@ -1,6 +1,6 @@
-//! Finds tests that can't fail: no test may end early unless it reports a skip, and each must
-//! assert something. Also finds tests that sleep and don't say why. This reads a source's tokens, so
-//! it sees tests inside macros, too.
+//! Finds tests that can't fail: no test may end early unless it reports a skip, and each must assert something. Also
+//! finds tests that sleep without a reason in a comment. Reads a source's tokens, so that it sees tests inside macros,
+//! too.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// The word that a skipped test begins its line with. In halves, for this file is a source.
+/// First word of a skipped test's line. Split in halves, because this file is a source.
 const WORD: (&str, &str) = ("SKIP", "PED");
 
 /// Names of macros and functions that make a test fail.
 const FAILING: &[&str] =
     &["panic", "unreachable", "unwrap", "unwrap_err", "expect", "expect_err", "join"];
 
-/// A function of a source, with the attributes that matter here.
+/// A function of a source, with its relevant attributes.
 struct Function {
     name: String,
     line: usize,
     is_test: bool,
     is_ignored: bool,
-    /// Whether it is there for tests only.
+    /// True if it exists for tests only.
     is_of_tests: bool,
     body: TokenStream,
 }
@@ -61,7 +61,7 @@ fn collect_functions(stream: TokenStream, found: &mut Vec<Function>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
         match token {
-            // The name; a macro may be given it, after a `$`.
+            // The name. In a macro it may follow a `$`.
             TokenTree::Ident(word) if word == "fn" => {
                 let name = tokens[at + 1..].iter().take(2).find_map(ident);
                 header = name.map(|name| (name, word.span().start().line));
@@ -102,8 +102,8 @@ fn is_punct(token: &TokenTree, wanted: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted)
 }
 
-/// Whether some call in these tokens, at any depth, has a name that is wanted. `x.skip(1)` is a
-/// method of iterators; only a function without `self` reports a skip.
+/// True if some call in these tokens, at any depth, has a wanted name. `x.skip(1)` is a method of iterators; only a
+/// function without `self` reports a skip.
 fn calls(tokens: &[TokenTree], is_wanted: &impl Fn(&str) -> bool) -> bool {
     tokens.iter().enumerate().any(|(at, token)| match token {
         TokenTree::Group(group) => calls(&trees(group), is_wanted),
@@ -121,8 +121,8 @@ fn trees(group: &Group) -> Vec<TokenTree> {
     group.stream().into_iter().collect()
 }
 
-/// Whether these tokens ask for an environment variable that a constant names: so a test learns
-/// that it is a process which another test has started, to play a role in it.
+/// True if these tokens read an environment variable whose name is a constant. That is how a test detects that another
+/// test has started its process, to play a role in it.
 fn asks_for_a_role(tokens: &[TokenTree]) -> bool {
     tokens.iter().enumerate().any(|(at, token)| match (token, tokens.get(at + 1)) {
         (TokenTree::Ident(word), Some(TokenTree::Group(group)))
@@ -137,7 +137,7 @@ fn asks_for_a_role(tokens: &[TokenTree]) -> bool {
     })
 }
 
-/// The functions of a crate that call a wanted function, directly or through others of the crate.
+/// Functions of a crate that call a wanted function, directly or through others of the crate.
 fn closure(sources: &[Source], comes_to: impl Fn(&[TokenTree]) -> bool) -> HashSet<String> {
     let mut found: HashSet<String> = HashSet::new();
     let all: Vec<(&Function, Vec<TokenTree>)> = sources
@@ -159,10 +159,10 @@ fn closure(sources: &[Source], comes_to: impl Fn(&[TokenTree]) -> bool) -> HashS
     }
 }
 
-/// The lines of a test on which it ends early without a word.
+/// Lines on which a test ends early without a report.
 fn silent_ends(body: &[TokenTree], says: &impl Fn(&[TokenTree]) -> bool) -> Vec<usize> {
     let mut found = Vec::new();
-    // Where the statement begins that the token belongs to.
+    // Start of the statement that contains the token.
     let mut start = 0;
     for (at, token) in body.iter().enumerate() {
         match token {
@@ -177,7 +177,7 @@ fn silent_ends(body: &[TokenTree], says: &impl Fn(&[TokenTree]) -> bool) -> Vec<
             }
             TokenTree::Group(group) => {
                 let is_block = group.delimiter() == Delimiter::Brace;
-                // A closure's `return` ends the closure; a function's, that function.
+                // A closure's `return` ends the closure, and a function's that function.
                 let is_closure = is_block && at > 0 && is_punct(&body[at - 1], '|');
                 let is_function = is_block
                     && body[start..at].iter().any(|token| ident(token).as_deref() == Some("fn"));
@@ -246,7 +246,7 @@ fn faults(sources: &[Source]) -> Vec<String> {
     faults
 }
 
-/// The lines on which tests, or what only they use, sleep without a comment right above.
+/// Lines on which tests, or functions used only by them, sleep without a comment right above.
 fn unexplained_sleeps(source: &Source) -> BTreeSet<usize> {
     let of_tests = source.functions.iter().filter(|function| function.is_of_tests);
     let mut lines = BTreeSet::new();
@@ -258,7 +258,7 @@ fn unexplained_sleeps(source: &Source) -> BTreeSet<usize> {
     lines
 }
 
-/// The lines, from 1, on which these tokens call `thread::sleep`, imported or not.
+/// Lines, from 1, on which these tokens call `thread::sleep`, imported or not.
 fn lines_of_sleeps(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     for (at, token) in tokens.iter().enumerate() {
         match token {
@@ -289,7 +289,7 @@ fn sources_of(folder: &Path) -> Vec<Source> {
     found
 }
 
-/// The sources of each crate.
+/// Sources of each crate.
 fn crates() -> Vec<(String, Vec<Source>)> {
     let inside = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -346,7 +346,7 @@ fn the_word_for_a_skipped_test_is_written_by_one_crate() {
     assert!(with_word.is_empty(), "{remedy}: {with_word:?}");
 }
 
-/// The lines with a fault in the body of a test, of a file that also has helpers.
+/// Lines with a fault in the body of a test, in a file that also has helpers.
 fn lines_with_faults(test: &str) -> Vec<usize> {
     let text = format!(
         "{test}\n\

@@ -1,4 +1,4 @@
-//! The folders of crates: which crate is in which, and whose crates may use whose.
+//! Folders of crates: the crates of each, and the allowed dependencies between them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::{RULES, Rule, assert_none, crates};
 /// A folder of crates. The command is in none.
 struct Group {
     name: &'static str,
-    /// The other groups whose crates its own may use.
+    /// Other groups whose crates its own may use.
     below: &'static [&'static str],
     crates: &'static [&'static str],
 }
@@ -65,19 +65,19 @@ const GROUPS: &[Group] = &[
     },
 ];
 
-/// The group of a crate, by name.
+/// Group of a crate, by name.
 pub(super) fn group_of(name: &str) -> Option<&'static str> {
     GROUPS.iter().find(|group| group.crates.contains(&name)).map(|group| group.name)
 }
 
-/// A path from its crate on, as `sys/src/badge.rs`.
+/// Path without the part above its crate, such as `sys/src/badge.rs`.
 pub(super) fn from_crate(path: &Path) -> &str {
     let inner = path.strip_prefix(crates()).unwrap();
     let in_group = GROUPS.iter().find_map(|group| inner.strip_prefix(group.name).ok());
     in_group.unwrap_or(inner).to_str().unwrap()
 }
 
-/// The file of such a path.
+/// File of such a path.
 pub(super) fn file(from_crate: &str) -> PathBuf {
     let (name, inner) = from_crate.split_once('/').expect("a crate, and a file in it");
     Rule::of(name).folder().join(inner)

@@ -1,20 +1,20 @@
-//! What other processes and the limits of the system can do to a program: no thread that can't be started ends it, and no
-//! line that never ends fills its memory.
+//! Effects of other processes and of system limits on a program: a thread that can't be started does not end it, and an
+//! endless line does not fill its memory.
 
 use super::groups::{file, from_crate};
 use super::writes::{is_production, without_tests};
 use super::{assert_none, crates, read, rust_files};
 
-/// Ends the program where `ulimit -u` or a control group allows no more threads.
+/// End the program if `ulimit -u` or a control group allows no more threads.
 const PANICS: &[&str] = &["thread::spawn(", "scope.spawn("];
-/// Only tests use it.
+/// Used by tests only.
 const FAKE: &str = "gpu/src/fake.rs";
-/// Reads lines of any length, unless somebody takes care.
+/// Reads lines of any length, unless the code limits them.
 const READER: &str = "BufReader::new(";
-/// Files that take care.
+/// Files that limit them.
 const BOUNDED: &[&str] = &["cli/src/lines.rs"];
 
-/// The files of the program that have one of these texts, as `file:line`.
+/// Places in the program's files that contain one of these texts, as `file:line`.
 fn places(texts: &[&str], start: &str, allowed: &[&str]) -> Vec<String> {
     let mut places = Vec::new();
     for path in rust_files(&crates()).iter().filter(|path| is_production(path)) {

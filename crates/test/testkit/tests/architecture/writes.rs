@@ -1,18 +1,18 @@
-//! Finds files that production code opens for writing, makes, renames, removes or links without `polyrail_sys::files`. Root may
-//! run that code in a folder where another user has laid a link.
+//! Finds files that production code opens for writing, creates, renames, removes or links without
+//! `polyrail_sys::files`. Root may run that code in a folder where another user has planted a link.
 
 use std::path::Path;
 
 use super::groups::from_crate;
 use super::{assert_none, crates, read, rust_files};
 
-/// Calls of the standard library that follow a link which another user has laid, on the way or at the end.
+/// Calls of the standard library that follow a link planted by another user, on the way or at the end.
 const CALLS: &[&str] = &[
     "DirBuilder::new",
     "File::create",
     "File::options",
     "OpenOptions::new",
-    // What the options open the file for: some sources may open files for reading alone.
+    // Modes of opening: some sources may open files for reading only.
     ".append(true",
     ".create(true",
     ".create_new(true",
@@ -32,7 +32,7 @@ const CALLS: &[&str] = &[
     ":symlink(",
 ];
 
-/// A file that may call some of them itself, and why.
+/// Files that may use some of them directly, with the reason.
 const ALLOWED: &[(&str, &[&str], &str)] = &[
     (
         "host/src/sysroot/tree.rs",
@@ -132,7 +132,7 @@ pub(super) fn is_production(path: &Path) -> bool {
     is_source && !is_of_tests && !LEFT_OUT.iter().any(|start| shown.starts_with(start))
 }
 
-/// The lines with their numbers, up to the tests at the end of a source; not comments.
+/// Numbered lines of a source without comments, up to the tests at its end.
 pub(super) fn without_tests(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let ends = ["\nmod tests {", "\npub(crate) mod tests {"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());

@@ -1,8 +1,8 @@
-//! Which module of a crate uses which, and the circles in that.
+//! Dependencies between modules of a crate, and their cycles.
 //!
-//! A path counts for the module that defines what it names: one that only hands a name on, as
-//! `pub use` does, is passed through. So a folder's own module may offer what lies in the folder.
-//! Methods have no path: that a module calls one shows only if it names the type as well.
+//! A path counts for the module that defines the named item: a module that only re-exports a name by `pub use` is
+//! passed through. So a folder's own module may offer the items of the folder. Methods have no path: a call counts only
+//! if the module also names the type.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -18,13 +18,13 @@ pub(crate) struct Crate {
 }
 
 struct Module {
-    /// Names from the crate's root on, which has none.
+    /// Names from the crate's root on. Empty for the root.
     path: Vec<String>,
     file: PathBuf,
     source: Source,
 }
 
-/// That a module uses another one, at the first place where it does.
+/// Use of a module by another one, at the first place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Edge {
     pub(crate) from: usize,
@@ -32,19 +32,19 @@ pub(crate) struct Edge {
     pub(crate) line: usize,
 }
 
-/// Where circles are refused.
+/// Level at which cycles are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// No two folders use each other, however many others are between: folders have an order.
+    /// No two folders use each other, even by way of others: folders have an order.
     Folders,
-    /// The same, but for the folder's own module, which is one with its parts: they may use it.
+    /// The same, except for the folder's own module: its parts may use it.
     Parts,
     /// No two modules of different folders use each other: folders may, by different modules.
     Modules,
 }
 
-/// The modules of a crate below a folder, which sorts them: each is of the subfolder that it is in
-/// or named as, and the folder's own module is for itself.
+/// Modules of a crate below a folder, grouped by subfolder: each belongs to the subfolder that it is in or named as,
+/// and the folder's own module is separate.
 pub(crate) struct Graph<'c> {
     of: &'c Crate,
     root: Vec<String>,
@@ -52,20 +52,20 @@ pub(crate) struct Graph<'c> {
     edges: Vec<Edge>,
 }
 
-/// Folders or modules that use each other: from each of them a way leads to each other one.
+/// Folders or modules that use each other: from each of them a path leads to each other one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Knot {
     pub(crate) members: Vec<String>,
-    /// Circles among them, the shortest of each use, shortest first.
+    /// Cycles among them: the shortest one of each dependency, sorted by length.
     circles: Vec<Vec<String>>,
 }
 
 impl Crate {
-    /// Reads the crate that a folder of modules belongs to, and says which names lead there.
+    /// Reads the crate that a folder of modules belongs to. Returns it with the names that lead to the folder.
     ///
     /// # Errors
     ///
-    /// What is missing or no Rust.
+    /// A file is missing or is not Rust.
     pub(crate) fn around(
         folder: &Path,
         read: &dyn Fn(&Path) -> Option<String>,
@@ -81,7 +81,7 @@ impl Crate {
         Err(format!("{}: no folder around it has a lib.rs or main.rs", folder.display()))
     }
 
-    /// Reads a crate from its root on, as the compiler does, by the modules that are declared.
+    /// Reads a crate from its root on, like the compiler, by the declared modules.
     fn read(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Self, String> {
         let mut this = Self { modules: Vec::new(), by_path: HashMap::new(), edges: Vec::new() };
         let source = parse(root, read)?;
@@ -90,7 +90,7 @@ impl Crate {
         Ok(this)
     }
 
-    /// Adds a module, and those in it, which lie in a folder of their own.
+    /// Adds a module, and those in it, which are in a separate folder.
     fn add(
         &mut self,
         path: Vec<String>,
@@ -129,14 +129,14 @@ impl Crate {
         Ok(())
     }
 
-    /// What each module uses of the others.
+    /// Finds the other modules that each module uses.
     fn find_edges(&self) -> Vec<Edge> {
         let mut found: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         for (from, module) in self.modules.iter().enumerate() {
             for UsedPath { segments, line } in &module.source.uses {
                 let to = match self.resolve(from, segments, &mut HashSet::new()) {
                     Some(Found::Item(to)) => to,
-                    // Who imports a module has a name for it; what he uses of it is told apart.
+                    // Importing a module only gives it a name; the uses of its items count separately.
                     Some(Found::Module(to)) if module.source.globs.contains(segments) => to,
                     Some(Found::Module(_)) | None => continue,
                 };
@@ -149,7 +149,7 @@ impl Crate {
         found.into_iter().map(|((from, to), line)| Edge { from, to, line }).collect()
     }
 
-    /// What a path means in a module, unless it is of another crate.
+    /// Resolves a path in a module. `None` if it belongs to another crate.
     fn resolve(
         &self,
         within: usize,
@@ -175,7 +175,7 @@ impl Crate {
                 name => match self.named(at, name, seen) {
                     Some(Found::Module(module)) => module,
                     Some(item @ Found::Item(_)) => return Some(item),
-                    // Handed on from another crate, or made by a macro: whose name is used counts.
+                    // Re-exported from another crate, or made by a macro: the module whose name is used counts.
                     None => return Some(Found::Item(at)),
                 },
             };
@@ -183,7 +183,7 @@ impl Crate {
         Some(Found::Module(at))
     }
 
-    /// What a name means in a module, if it is a module or known to come from one.
+    /// Resolves a name in a module, if it is a module or known to come from one.
     fn named(
         &self,
         within: usize,
@@ -212,10 +212,10 @@ impl Crate {
     }
 }
 
-/// What a path leads to.
+/// Target of a path.
 enum Found {
     Module(usize),
-    /// Something that this module defines.
+    /// An item defined by this module.
     Item(usize),
 }
 
@@ -225,7 +225,7 @@ fn parse(file: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Source, 
 }
 
 impl<'c> Graph<'c> {
-    /// The modules below `root`, the names from the crate's root to a folder.
+    /// Creates the graph of the modules below `root`, which is a list of names from the crate's root to a folder.
     pub(crate) fn new(of: &'c Crate, root: &[String]) -> Self {
         let is_member = |at: &usize| of.modules[*at].path.starts_with(root);
         let members: BTreeSet<usize> = (0..of.modules.len()).filter(is_member).collect();
@@ -238,35 +238,35 @@ impl<'c> Graph<'c> {
         self.members.len()
     }
 
-    /// The name of a module below the root; the root's own is `self`.
+    /// Name of a module below the root. The root's own module is `self`.
     pub(crate) fn name(&self, module: usize) -> String {
         let below = &self.of.modules[module].path[self.root.len()..];
         if below.is_empty() { "self".to_owned() } else { below.join("::") }
     }
 
-    /// The folder of a module.
+    /// Folder of a module.
     pub(crate) fn folder(&self, module: usize) -> String {
         let below = self.of.modules[module].path.get(self.root.len());
         below.map_or("self", String::as_str).to_owned()
     }
 
-    /// The modules of a folder.
+    /// Modules of a folder.
     pub(crate) fn modules(&self, folder: &str) -> Vec<usize> {
         self.members.iter().copied().filter(|module| self.folder(*module) == folder).collect()
     }
 
-    /// What a module uses.
+    /// Dependencies of a module.
     pub(crate) fn uses(&self, module: usize) -> impl Iterator<Item = &Edge> {
         self.edges.iter().filter(move |edge| edge.from == module)
     }
 
-    /// By which modules one folder uses another.
+    /// Dependencies of one folder on another, by module.
     pub(crate) fn between(&self, from: &str, to: &str) -> Vec<&Edge> {
         let is = |edge: &&Edge| self.folder(edge.from) == from && self.folder(edge.to) == to;
         self.edges.iter().filter(is).collect()
     }
 
-    /// The folders, users before what they use as far as there is such an order.
+    /// The folders, users before the used ones as far as such an order exists.
     pub(crate) fn folders(&self) -> Vec<String> {
         let mut left: BTreeSet<String> = self.members.iter().map(|at| self.folder(*at)).collect();
         let mut ordered = Vec::new();
@@ -282,7 +282,7 @@ impl<'c> Graph<'c> {
         ordered
     }
 
-    /// The knots of folders, or of modules of several folders; those with the shortest circle first.
+    /// Knots of folders, or of modules of several folders, sorted by their shortest cycle.
     pub(crate) fn knots(&self, level: Level) -> Vec<Knot> {
         let labels = self.labels(level);
         let mut used: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -325,7 +325,7 @@ impl<'c> Graph<'c> {
         knots
     }
 
-    /// The name that each module of the crate goes by at a level; none if it does not count.
+    /// Name of each module of the crate at a level. Empty if it does not count.
     fn labels(&self, level: Level) -> Vec<String> {
         let is_own = |module: usize| self.of.modules[module].path == self.root;
         let label = |module| match level {
@@ -337,8 +337,8 @@ impl<'c> Graph<'c> {
         (0..self.of.modules.len()).map(label).collect()
     }
 
-    /// The shortest circle of a knot that goes through one of these, as text for people: with all
-    /// members of the knot, and the places that make each step of it.
+    /// Formats the shortest cycle of a knot that contains one of these names: all members of the knot, and the places
+    /// of each step.
     pub(crate) fn show_knot(&self, knot: &Knot, level: Level, through: &[String]) -> String {
         let goes_through = |circle: &&Vec<String>| circle.iter().any(|one| through.contains(one));
         let circle = knot.circles.iter().find(goes_through).unwrap_or(&knot.circles[0]);
@@ -358,7 +358,7 @@ impl<'c> Graph<'c> {
         text
     }
 
-    /// Who uses what, and where.
+    /// Formats a dependency with its place.
     pub(crate) fn show(&self, edge: &Edge) -> String {
         let file = self.of.modules[edge.from].file.display();
         format!("{file}:{}: {} uses {}", edge.line, self.name(edge.from), self.name(edge.to))
@@ -371,7 +371,7 @@ impl Knot {
     }
 }
 
-/// The shortest way from one node to another.
+/// Shortest path from one node to another.
 fn way<'n>(
     used: &BTreeMap<&'n str, BTreeSet<&'n str>>,
     from: &'n str,

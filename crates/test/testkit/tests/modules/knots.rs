@@ -1,4 +1,4 @@
-//! The list of known knots, and how what is found compares with it.
+//! The list of known knots, and its comparison with the found ones.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Reads the list: a line with a folder begins a knot, indented lines name its members.
+    /// Reads the list: a line with a folder begins a knot, and indented lines name its members.
     ///
     /// # Errors
     ///
-    /// The first line that does not fit.
+    /// The first invalid line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self::default();
         let mut folder: Option<&str> = None;
@@ -40,19 +40,19 @@ impl Listed {
         Ok(this)
     }
 
-    /// The knots of a folder, which is no longer listed then.
+    /// Takes the knots of a folder out of the list.
     pub(crate) fn take(&mut self, folder: &str) -> Vec<Vec<String>> {
         self.by_folder.remove(folder).unwrap_or_default()
     }
 
-    /// The folders that nobody took.
+    /// Folders whose knots were not taken.
     pub(crate) fn left(&self) -> impl Iterator<Item = &str> {
         self.by_folder.keys().map(String::as_str)
     }
 }
 
-/// How the knots of a folder differ from the listed ones, as text for people. `show` gives the
-/// circle of a knot, by its position, that goes through some of its members.
+/// Differences between the found and the listed knots of a folder, as text for people. `show` formats the cycle of a
+/// knot, selected by its position, that contains some of its members.
 pub(crate) fn faults(
     folder: &str,
     found: &[&[String]],
@@ -94,14 +94,14 @@ pub(crate) fn faults(
                     entries.concat()
                 ));
             }
-            // It has grown, which is said above.
+            // The knot has grown, which is reported above.
             _ => {}
         }
     }
     faults
 }
 
-/// A knot as the list has it.
+/// Formats a knot like the list.
 fn entry(folder: &str, members: &[String]) -> String {
     let mut text = format!("{folder}\n");
     let mut line = String::new();
@@ -124,7 +124,7 @@ mod tests {
         text.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// The faults of a folder whose knots are these, where those are listed.
+    /// Compares the found knots of a folder with the listed ones.
     fn compare(found: &[&str], listed: &[&str]) -> Vec<String> {
         let found: Vec<Vec<String>> = found.iter().map(|text| names(text)).collect();
         let found: Vec<&[String]> = found.iter().map(|knot| &knot[..]).collect();

@@ -1,7 +1,7 @@
-//! No circles of modules: within a folder of any crate, no two subfolders or modules use each other,
-//! however many others are between. A module and the parts below it are one: parts may use it, except that
-//! the root of a crate is no place for what its modules use. `knots.txt` lists the exceptions, which may only shrink. To see
-//! the modules of any folder:
+//! No cycles of modules: within a folder of any crate, no two subfolders or modules use each other, even by way of
+//! others. A module and the parts below it are one: parts may use it, except that the root of a crate is no place for
+//! items that its modules use. `knots.txt` lists the exceptions, which may only shrink. To see the modules of any
+//! folder:
 //! `cargo run -p polyrail-testkit --example modules -- crates/cli/src/cmd/bench`.
 
 mod graph;
@@ -43,7 +43,7 @@ fn no_circle_of_modules_is_new_and_none_has_grown() {
     assert!(faults.is_empty(), "\n{LIST} does not say what is:\n\n{}", faults.join("\n"));
 }
 
-/// The folder of sources of each crate.
+/// Source folder of each crate.
 fn sources(workspace: &Path) -> Vec<PathBuf> {
     let inside = |folder: PathBuf| -> Vec<PathBuf> {
         let entries = fs::read_dir(workspace.join(&folder)).unwrap();
@@ -59,7 +59,7 @@ fn sources(workspace: &Path) -> Vec<PathBuf> {
     sources
 }
 
-/// The modules of a crate that have modules below them, by their names from the crate's root on.
+/// Modules of a crate that have modules below them, by their names from the crate's root on.
 fn folders(whole: &Crate) -> BTreeSet<Vec<String>> {
     let graph = Graph::new(whole, &[]);
     let modules = graph.folders().into_iter().flat_map(|folder| graph.modules(&folder));
@@ -71,14 +71,14 @@ fn folders(whole: &Crate) -> BTreeSet<Vec<String>> {
     modules.map(above).collect()
 }
 
-/// A crate of these files; `src/lib.rs` is its root.
+/// A crate of these files, with the root `src/lib.rs`.
 fn krate(files: &[(&str, &str)]) -> Crate {
     let files: HashMap<&str, &str> = files.iter().copied().collect();
     let read = |file: &Path| files.get(file.to_str()?).map(|text| (*text).to_owned());
     Crate::around(Path::new("src"), &read).unwrap().0
 }
 
-/// The circles below `root`, where a circle is of folders.
+/// Cycles below `root` at a level.
 fn circles(files: &[(&str, &str)], root: &[&str], level: Level) -> Vec<String> {
     let root: Vec<String> = root.iter().map(|name| (*name).to_owned()).collect();
     let whole = krate(files);
@@ -86,7 +86,7 @@ fn circles(files: &[(&str, &str)], root: &[&str], level: Level) -> Vec<String> {
     graph.knots(level).iter().map(|knot| graph.show_knot(knot, level, &[])).collect()
 }
 
-/// Who uses whom, with the line.
+/// Dependencies between modules, with their lines.
 fn uses(files: &[(&str, &str)]) -> Vec<String> {
     let whole = krate(files);
     let graph = Graph::new(&whole, &[]);

@@ -1,16 +1,15 @@
-//! What one source says about modules: which it declares, which names it imports, and which paths
-//! it uses. It is read as tokens, so strings and comments don't count, and paths in macros do.
-//! What is there for tests only is left out.
+//! Content of a source that concerns modules: the modules it declares, the names it imports, and the paths it uses. It
+//! is read as tokens, so strings and comments don't count, and paths in macros do. Code for tests only is omitted.
 
 use std::collections::{HashMap, HashSet};
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// A path as it is written, like `super::super::error::BenchError`.
+/// A path as written, such as `super::super::error::BenchError`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UsedPath {
     pub(crate) segments: Vec<String>,
-    /// From 1, as editors count.
+    /// Line number, from 1.
     pub(crate) line: usize,
 }
 
@@ -18,26 +17,26 @@ pub(crate) struct UsedPath {
 #[derive(Debug)]
 pub(crate) struct Child {
     pub(crate) name: String,
-    /// What `#[path]` says.
+    /// Value of `#[path]`.
     pub(crate) file: Option<String>,
-    /// What it holds, if that is in the same file.
+    /// Content, if it is in the same file.
     pub(crate) inline: Option<Source>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) children: Vec<Child>,
-    /// The names that it defines.
+    /// Names that the source defines.
     pub(crate) items: HashSet<String>,
-    /// The names that it imports, and whence.
+    /// Names that it imports, with their paths.
     pub(crate) imports: HashMap<String, Vec<String>>,
-    /// What it imports by `*`.
+    /// Paths that it imports by `*`.
     pub(crate) globs: Vec<Vec<String>>,
-    /// Every path that it names, those of its imports included.
+    /// All paths that it names, including those of its imports.
     pub(crate) uses: Vec<UsedPath>,
 }
 
-/// What attributes before an item say.
+/// Attributes before an item.
 #[derive(Default)]
 struct Attributes {
     is_for_tests: bool,
@@ -45,7 +44,7 @@ struct Attributes {
 }
 
 impl Source {
-    /// Nothing if this is no Rust.
+    /// Parses a source. Returns `None` if it is not Rust.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let stream: TokenStream = text.parse().ok()?;
         Some(Self::of(stream))
@@ -57,7 +56,7 @@ impl Source {
         source
     }
 
-    /// Reads tokens; only those `at_top` define names of the module.
+    /// Reads tokens. Only those `at_top` define names of the module.
     fn scan(&mut self, tokens: &[TokenTree], at_top: bool) {
         let mut attributes = Attributes::default();
         let mut at = 0;
@@ -106,7 +105,7 @@ impl Source {
                         _ => self.read_path(rest),
                     }
                 }
-                // A path that begins with `::` is another crate's, and the rest of `<T>::name` a type's.
+                // A path that begins with `::` belongs to another crate, and the rest of `<T>::name` to a type.
                 TokenTree::Punct(_) if is_path_sep(&tokens[at..]) => {
                     let path = segments(&tokens[at + 2..]);
                     2 + (3 * path.len()).saturating_sub(2)
@@ -120,7 +119,7 @@ impl Source {
         }
     }
 
-    /// Reads the path that begins here, and says how many tokens it has.
+    /// Reads the path that begins here, and returns its number of tokens.
     fn read_path(&mut self, tokens: &[TokenTree]) -> usize {
         let path = segments(tokens);
         let length = 3 * path.len() - 2;
@@ -130,7 +129,7 @@ impl Source {
         length
     }
 
-    /// Reads `mod name;` or `mod name { … }`, and says how many tokens that is.
+    /// Reads `mod name;` or `mod name { … }`, and returns its number of tokens.
     fn declare(&mut self, tokens: &[TokenTree], file: Option<String>) -> usize {
         let Some(name) = tokens.get(1).and_then(name) else { return 1 };
         let inline = tokens.get(2).and_then(brace).map(|group| Self::of(group.stream()));
@@ -138,11 +137,11 @@ impl Source {
         3
     }
 
-    /// Reads one tree of imports, `a::{b, c::*}`, below what is already known of the path.
+    /// Reads one tree of imports, `a::{b, c::*}`, below the known part of the path.
     fn import(&mut self, above: &[String], tokens: &[TokenTree]) {
         let mut path = above.to_vec();
         let mut at = 0;
-        // `use ::name` is another crate's.
+        // `use ::name` refers to another crate.
         if above.is_empty() && is_path_sep(tokens) {
             return;
         }
@@ -178,7 +177,7 @@ impl Source {
     }
 }
 
-/// What a name follows that it defines.
+/// Keywords before a defined name.
 const DEFINING: &[&str] =
     &["const", "enum", "fn", "macro_rules", "static", "struct", "trait", "type", "union"];
 
@@ -200,7 +199,7 @@ impl Attributes {
     }
 }
 
-/// Whether a condition of `cfg` holds in builds for tests alone.
+/// True if a condition of `cfg` holds in test builds only.
 fn is_for_tests(condition: &[TokenTree]) -> bool {
     let [word, rest @ ..] = condition else { return false };
     let word = name(word);
@@ -215,7 +214,7 @@ fn is_for_tests(condition: &[TokenTree]) -> bool {
     }
 }
 
-/// Where what begins at `at` has ended: an item, a statement, a field or an arm.
+/// Position after the item, statement, field or arm that begins at `at`.
 fn after_item(tokens: &[TokenTree], at: usize) -> usize {
     let mut ends_at_comma = true;
     let mut ends_at_brace = true;
@@ -243,7 +242,7 @@ fn after_item(tokens: &[TokenTree], at: usize) -> usize {
     tokens.len()
 }
 
-/// The names of the path that begins here; tokens of a path are names and pairs of colons in turn.
+/// Names of the path that begins here. The tokens of a path are names and pairs of colons, alternating.
 fn segments(tokens: &[TokenTree]) -> Vec<String> {
     let mut found = Vec::new();
     while let Some(name) = tokens.get(3 * found.len()).and_then(name) {
@@ -259,7 +258,7 @@ fn is_path_sep(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [first, second, ..] if is_punct(first, ':') && is_punct(second, ':'))
 }
 
-/// Whether this is what may follow `pub` in parentheses.
+/// True for a token that may follow `pub` in parentheses.
 fn is_scope(token: Option<&TokenTree>) -> bool {
     let Some(TokenTree::Group(group)) = token else { return false };
     let first = group.stream().into_iter().next();
