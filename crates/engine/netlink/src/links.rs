@@ -27,7 +27,7 @@ pub struct Link {
     pub master: Option<u32>,
     /// Interface below this one, or the other end of a pair.
     pub below: Below,
-    /// Parent device on a bus. `None` before Linux 5.14.
+    /// Parent device on a bus, if there is one. Not reported before Linux 5.14.
     pub parent_device: Option<String>,
 }
 

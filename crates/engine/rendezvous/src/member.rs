@@ -24,7 +24,7 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// Checks the bytes found where a member's metadata belong. Another program may have written them.
+    /// Checks the bytes found where a member's metadata belongs. Another program may have written them.
     pub(crate) fn of(bytes: Vec<u8>) -> Result<Self, HelloError> {
         Metadata::decode(&bytes)?;
         Ok(Self::Metadata(Arc::from(bytes)))

@@ -29,7 +29,7 @@ struct State {
 impl Stop {
     /// Creates a stop with a deadline.
     pub(crate) fn after(timeout: Duration) -> Self {
-        // A stop without a deadline means a single attempt, so even the longest timeout gets one.
+        // A stop without a deadline means a single attempt, so even the longest timeout gets a deadline.
         let now = Instant::now();
         let deadline = now.checked_add(timeout).or_else(|| now.checked_add(LONGEST));
         Self { deadline, ..Self::default() }

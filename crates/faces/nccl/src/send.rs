@@ -316,7 +316,7 @@ impl OnEnd for SendEnd {
             way.ended(token);
         }
         match result {
-            // It counted as sent when it left.
+            // The message counted as sent when it left.
             Ok(_) if by_express => {}
             Ok(outcome) => self.end.request(token).finish(outcome.bytes),
             Err(error) => drop(self.end.fail(&error.to_string())),

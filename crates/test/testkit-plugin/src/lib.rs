@@ -1,9 +1,9 @@
 //! A net plugin of NCCL for tests of plugin hosts where no NIC writes into GPU memory. Users have no use for it.
 //!
-//! It sends over plain TCP. In mode `plain` a message lands in the receiver's buffer. In mode `unpack` it lands as with
-//! GPUDirect-TCPX: in fragments, at random places of a bounce buffer, with a queue of metadata that gives the place of
-//! each fragment. Then it also has TCPX's rules: requests are tested in order only, and a receive is over when the host
-//! reports it as consumed.
+//! The plugin sends over plain TCP. In mode `plain` a message lands in the receiver's buffer. In mode `unpack` it lands
+//! as with GPUDirect-TCPX: in fragments, at random places of a bounce buffer, with a queue of metadata that gives the
+//! place of each fragment. Then it also has TCPX's rules: requests are tested in order only, and a receive is over when
+//! the host reports it as consumed.
 //!
 //! The environment configures it when `init` is called; [`Settings::parse`] lists all variables. Faults that tests need
 //! are variables, too.

@@ -212,7 +212,7 @@ fn land(frames: &mut [Frame], at: Place, bytes: &[u8]) {
     payload.extend_from_slice(bytes);
 }
 
-/// Encodes all frames. Of an unfinished one, encodes the part that arrived.
+/// Encodes all frames, and the arrived part of an unfinished one.
 fn encode(read: &Read) -> Vec<u8> {
     let mut out = Vec::new();
     for frame in &read.frames {

@@ -82,7 +82,7 @@ struct Packet {
 enum Writer {
     Here,
     Left(Leave),
-    /// It left, and the reader knows that.
+    /// The writer left, and the reader knows that.
     Told,
 }
 

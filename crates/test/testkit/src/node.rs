@@ -107,7 +107,7 @@ pub struct Node {
     settings: NodeSettings,
     /// Number of its own session, from 1 on.
     number: u32,
-    /// The peer's session that is heard in it.
+    /// The peer's session that this session communicates with.
     heard: Option<u32>,
     /// Earlier sessions of the peer.
     parted: Parted,

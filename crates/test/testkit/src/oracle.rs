@@ -222,8 +222,8 @@ impl Oracle {
         self.close_destination(memories, rng, id);
     }
 
-    /// Records that a new session of this node is heard: its actions in earlier sessions, and in earlier runs, have no
-    /// effect any more.
+    /// Records that the peer has accepted a new session of this node: its actions in earlier sessions, and in earlier
+    /// runs, have no effect any more.
     pub fn session_heard(&mut self, memories: &mut [Memory], rng: &mut Rng, node: NodeId) {
         for index in 0..self.operations.len() {
             let operation = &self.operations[index];

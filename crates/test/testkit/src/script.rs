@@ -50,7 +50,7 @@ pub struct Order {
     pub kind: Kind,
     /// True if a notification comes with it.
     pub notify: bool,
-    /// Its bytes, or the room of a receive.
+    /// Bytes of the operation, or the room of a receive.
     pub len: u64,
     /// Region that it uses at each end.
     pub slot: u32,

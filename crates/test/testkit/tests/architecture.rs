@@ -64,7 +64,7 @@ const RULES: &[Rule] = &[
     Rule {
         name: "polyrail",
         below: &["carrier", "config", "gpu", "metrics", "netlink", "proto", "secure", "sys"],
-        // Its own tests turn the checks of wake-ups on; one compares engines with the simulated world.
+        // The tests turn the checks of wake-ups on; one compares engines with the simulated world.
         for_tests: &["polyrail", "testkit"],
         ..Rule::ORDINARY
     },
@@ -134,7 +134,7 @@ const RULES: &[Rule] = &[
     },
     // Pure data; of the system it uses files only.
     Rule { name: "profile", below: &["report", "sys", "yaml"], ..Rule::ORDINARY },
-    // Its tests use a device that needs no GPU, which is behind a feature.
+    // The tests use a device that needs no GPU, which is behind a feature.
     Rule {
         name: "profiler",
         below: &["gpu", "nccl-ref", "nvml", "polyrail", "profile", "report", "sys"],
@@ -180,7 +180,7 @@ const RULES: &[Rule] = &[
     Rule { name: "text", is_pure: true, ..Rule::ORDINARY },
     // Shares the grammar of sizes and times with the settings.
     Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
-    // Its example `chaos` runs engines in a lab.
+    // The example `chaos` runs engines in a lab.
     Rule {
         name: "testkit",
         below: &["proto", "secure"],
@@ -248,7 +248,7 @@ const INTO_PROCESSES: &[(&str, &[&str])] = &[
     (
         "/fd/{",
         &[
-            // Of the process itself.
+            // Only the process's own descriptors.
             "cli/src/cmd/nccl/trial/left.rs",
             "cli/src/files.rs",
             "lab/src/holder.rs",

@@ -145,8 +145,8 @@ fn valgrind_finds_nothing() {
 }
 
 /// Valgrind treats the tags made by the cipher's assembly as uninitialised, though the other end opens the sealed data.
-/// So it complains where they are compared, and where records are sent. Of the two structures that `capget` fills it
-/// knows only the first.
+/// So it complains where they are compared, and where records are sent. It also knows only the first of the two
+/// structures that `capget` fills.
 fn known_to_valgrind() -> String {
     let entry = |kind: &str, what: &str, function: &str| {
         format!("{{\n  tag\n  Memcheck:{kind}\n{what}  ...\n  fun:*{function}*\n  ...\n}}\n")

@@ -19,7 +19,7 @@ use crate::talk::{Order, Tally, Word, hear, say};
 
 /// Number of workers. Half of them are on each side of the lab.
 pub(crate) const WORKERS: usize = 8;
-/// Channels from one worker to another.
+/// Flows from one worker to another.
 pub(crate) const CHANNELS: usize = 4;
 /// The kernel's name for memory that an engine makes for its peers.
 const SHARED_MEMORY: &str = "/memfd:polyrail (deleted)";

@@ -22,7 +22,7 @@ const RSS_SPARE_KIB: u64 = 48 << 10;
 const LATE_DESCRIPTORS: u64 = 1 + (WORKERS as u64 / 2 - 1);
 /// If such copies are not possible, each flow has a ring, created with its first large chunk.
 const RINGS: u64 = (CHANNELS * (WORKERS - 1)) as u64;
-/// Number of violations that are kept whole. Of later ones the first line is kept.
+/// Number of violations that are kept whole. Later ones keep their first line.
 const KEPT_WHOLE: usize = 20;
 
 #[derive(Serialize)]

@@ -46,7 +46,7 @@ type Copies = (u64, u32, u32);
 struct Copying {
     id: LandingId,
     index: u32,
-    /// Its number among the frames of the flow's connection, unless that is gone.
+    /// Number among the frames of the flow's connection, unless that is gone.
     frame: Option<u64>,
     state: Flow,
 }
@@ -317,7 +317,7 @@ impl Model {
             }
         }
         match settled {
-            // It landed on this flow, or was here before.
+            // The chunk landed on this flow, or was here before.
             Settled::Ack if state.verdict == Some(Verdict::Land) && !self.is_over(transfer) => {
                 assert!(intact && !state.missed, "{transfer}/{chunk} was not read into place");
                 let others = self.writers().filter(|f| f.chunk == state.chunk);

@@ -196,7 +196,7 @@ impl Node {
             && self.dropping.is_empty()
     }
 
-    /// Run and session of the peer that are heard.
+    /// Run and session of the peer that this session communicates with.
     pub(super) fn heard_from(&self) -> (InstanceId, u32) {
         (self.peer_instance, self.heard.unwrap_or_default())
     }

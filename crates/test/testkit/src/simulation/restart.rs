@@ -26,7 +26,7 @@ impl Simulation {
         self.world.oracle.node_lost(node);
         for id in self.world.network.open() {
             let connection = self.world.network.connection(id);
-            // Its kernel reports it at once, or its machine is gone and keepalive detects that.
+            // The kernel of the node reports it at once, or its machine is gone and keepalive detects that.
             let after = Duration::from_micros(self.world.rng.below(20) * 1000);
             if connection.client == node {
                 self.world.network.client_leaves(id, Leave::Vanish);

@@ -1,5 +1,5 @@
 //! No cycles of modules: within a folder of any crate, no two subfolders or modules use each other, even by way of
-//! others. A module and the parts below it are one: parts may use it, except that the root of a crate is no place for
+//! others. A module and the parts below it are one: parts may use it, except that the root of a crate must not contain
 //! items that its modules use. `knots.txt` lists the exceptions, which may only shrink. To see the modules of any
 //! folder:
 //! `cargo run -p polyrail-testkit --example modules -- crates/cli/src/cmd/bench`.

@@ -91,7 +91,7 @@ impl Worker {
             Ok(Some(wrong)) => {
                 self.violation(Oracle::Wrong, &format!("{}: {wrong}", running.describe()));
             }
-            // Its registration was ended, after the operation.
+            // The memory's registration was ended, after the operation.
             Err(_) => {}
         }
     }

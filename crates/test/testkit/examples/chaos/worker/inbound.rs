@@ -121,7 +121,7 @@ impl Worker {
             return;
         };
         let layout = Shape::of(&mark).there;
-        // The window is registered as long as the link has it.
+        // The window stays registered while it is in the link.
         if let Ok(checksum) = window.slot(mark.slot).checksum(&layout) {
             let since = self.clock.now();
             self.inbound.watched.push(Watched { from, mark, checksum, since });

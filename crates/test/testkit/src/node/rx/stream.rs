@@ -33,7 +33,7 @@ pub(super) struct Arriving {
     pub(super) slots: Vec<u32>,
     /// True if it may land, as far as the thread knows.
     pub(super) lands: bool,
-    /// Its payload, if a device brings that into place.
+    /// Payload of the chunk, if a device brings that into place.
     pub(super) staged: Option<Vec<(Span, Vec<u8>)>>,
 }
 
