@@ -5,7 +5,7 @@
 //!   [`Ticket`](polyrail_gpu::Ticket) that is done when its bytes are in place, or have left.
 //!
 //! The plugin interface can only be polled: a lane makes progress when [`Lane::poll`] is called. Slow calls run on
-//! threads of the host: one listens, one connects, one closes.
+//! threads of the host, one each for listening, accepting, connecting and closing.
 
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! A host's threads that listen, and that accept and connect, which plugins may take long for. Two threads, because
-//! some plugins return from an accept only when the other end has connected. If that end were waiting in its own accept
-//! first, both would wait. And a peer that asks for a listening handle must not wait for other connections.
+//! A host's threads that listen, accept and connect, one each. Plugins may take long for these calls, and some return
+//! from an accept only when the other end has connected. If that end were waiting in its own accept first, both would
+//! wait. And a peer that asks for a listening handle must not wait for other connections.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -107,7 +107,7 @@ pub struct DeviceHandle {
     pub handle: Opaque,
     /// Size of that memory in bytes.
     pub size: usize,
-    /// True if a progress thread has to make progress.
+    /// True if NCCL's proxy thread has to make progress.
     pub needs_proxy_progress: c_int,
 }
 

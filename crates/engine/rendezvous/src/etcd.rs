@@ -38,7 +38,6 @@ pub(crate) struct Etcd {
     lease: Duration,
 }
 
-/// A group in etcd.
 pub(crate) struct EtcdGroup {
     client: Client,
     /// Prefix of the group's keys, with a slash at the end.

@@ -1,4 +1,4 @@
-//! Calls the plugin as NCCL's progress thread does, by a harness in C with its own definition of the interface
+//! Calls the plugin as NCCL's proxy thread does, by a harness in C with its own definition of the interface
 //! (`harness/`). These tests build it and run it for every version, under the address sanitizer and under valgrind.
 //! They are skipped without a C compiler, `make` or valgrind.
 

@@ -179,7 +179,7 @@ fn notifications_without_a_context_stay_as_they_are() {
 
 #[test]
 fn a_program_that_handles_notifications_goes_on_in_the_same_trace() {
-    /// Keeps the trace of what came.
+    /// Keeps the trace of each received notification.
     #[derive(Default)]
     struct Traces(Mutex<Vec<(String, Vec<u8>)>>);
 

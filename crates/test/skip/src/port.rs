@@ -28,7 +28,7 @@ impl HeldPort {
         Self::on(&[Ipv4Addr::LOCALHOST])
     }
 
-    /// A port that is the same on each of these addresses of loopback.
+    /// Holds a port that is the same on each of these loopback addresses.
     ///
     /// # Panics
     /// If there is none, or no address.

@@ -107,28 +107,28 @@ pub struct SettingError {
 impl Settings {
     /// Reads the variables, all of which begin with `SCATTER_`:
     ///
-    /// | variable | what | if not set |
+    /// | variable | meaning | default |
     /// |---|---|---|
     /// | `DEVICES` | addresses or interfaces, one device each; `none` for no device | `127.0.0.1` |
     /// | `MODE` | `plain`, `unpack`, or `unpack-gpu` | `plain` |
-    /// | `GPUS` | for `unpack-gpu`: the GPU of each device; the last one has all further devices | `0` |
-    /// | `SEED` | what random places follow from | 1 |
+    /// | `GPUS` | for `unpack-gpu`: the GPU of each device; the last one also serves all further devices | `0` |
+    /// | `SEED` | seed of random places | 1 |
     /// | `FRAGMENT_BYTES` | mean length of a fragment | 4096 |
-    /// | `JITTER_BYTES` | how far lengths are from that; with 0 fragments begin at pages | 1023 |
+    /// | `JITTER_BYTES` | maximum deviation from that length; with 0 fragments begin at pages | 1023 |
     /// | `BOUNCE_BYTES` | size of the bounce buffer of each device | 128 MiB in mode `unpack-gpu`, else 32 MiB |
     /// | `SPEED` | speed of the devices in Mbit/s | 10000 |
-    /// | `PCI` | path of each device's PCI folder; the last one has all further devices | none |
+    /// | `PCI` | path of each device's PCI folder; the last one also applies to all further devices | none |
     /// | `UNPACK_VERSION` | version of unpacking that devices declare | 7 |
     /// | `HANDLE_VERSION` | version of this plugin that listeners declare | 1 |
-    /// | `FAIL_CALL` | `isend`, or `isend:3`: calls of it fail, after that many that work | none |
-    /// | `FAIL_AFTER` | `1:1048576`: device 1 fails when it has moved so many bytes | none |
-    /// | `SILENT_AFTER` | `1:1048576`: device 1 moves nothing any more when it has moved so many bytes, and says nothing | none |
-    /// | `SLOW_CALL` | `closeSend:3:500`: calls of it take 500 ms, after 3 that do not | none |
-    /// | `ACCEPT_HOLDS` | accepting a connection takes so many milliseconds, and holds up all other calls meanwhile, as a driver does that allocates | 0 |
-    /// | `NEVER_CONNECTS` | 1: connections never come to be | 0 |
+    /// | `FAIL_CALL` | `isend`, or `isend:3`: its calls fail, after that many successful ones | none |
+    /// | `FAIL_AFTER` | `1:1048576`: device 1 fails when it has moved this many bytes | none |
+    /// | `SILENT_AFTER` | `1:1048576`: device 1 stops without an error when it has moved this many bytes | none |
+    /// | `SLOW_CALL` | `closeSend:3:500`: its calls take 500 ms, after 3 that do not | none |
+    /// | `ACCEPT_HOLDS` | accepting a connection takes this many milliseconds, and blocks all other calls meanwhile, like an allocating driver | 0 |
+    /// | `NEVER_CONNECTS` | 1: connections are never established | 0 |
     /// | `HOST_IN_PLACE` | 1: messages to host memory land in place, without fragments, as with TCPX | 1 in mode `unpack-gpu`, else 0 |
-    /// | `THREAD_CPU` | each end of a connection starts a thread on this CPU, which does nothing | no thread |
-    /// | `NEVER_SENT` | 1: what was sent is never said to be | 0 |
+    /// | `THREAD_CPU` | each end of a connection starts an idle thread on this CPU | no thread |
+    /// | `NEVER_SENT` | 1: sent messages are never reported as sent | 0 |
     /// | `BAD_METADATA` | `count`, `target`, `source` or `twice` | none |
     ///
     /// # Errors

@@ -41,7 +41,6 @@ impl Memory {
         self.slots.len()
     }
 
-    /// Bytes of a slot.
     pub fn slot_bytes(&self, slot: u32) -> usize {
         self.slots[slot as usize].bytes.len()
     }

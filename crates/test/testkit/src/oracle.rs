@@ -106,7 +106,6 @@ impl Oracle {
         self.violation.get_or_insert_with(|| what.into());
     }
 
-    /// The violation, if any.
     pub fn violation(&self) -> Option<&str> {
         self.violation.as_deref()
     }

@@ -38,7 +38,6 @@ const ECDSA_SHA384: &[u8] = &[6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
 const USAGES: &[u8] = &[6, 8, 0x2b, 6, 1, 5, 5, 7, 3];
 const TRUE: &[u8] = &[1, 1, 0xff];
 
-/// A kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ed25519,

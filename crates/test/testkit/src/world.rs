@@ -38,7 +38,6 @@ pub enum Actor {
 pub struct World {
     pub clock: Clock<Actor>,
     pub network: Network,
-    /// The memory of each node.
     pub memories: Vec<Memory>,
     /// True if an attacker on the path changes bytes, so that records may fail to open.
     pub is_hostile: bool,

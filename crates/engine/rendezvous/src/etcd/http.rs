@@ -23,13 +23,11 @@ pub(crate) struct Connection {
     buffer: Vec<u8>,
 }
 
-/// The answer to a request.
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) body: Vec<u8>,
 }
 
-/// Head of an answer.
 struct Head {
     code: u16,
     /// Length of the body. `None` if it comes in chunks.
