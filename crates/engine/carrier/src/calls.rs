@@ -111,7 +111,7 @@ pub(crate) fn observer() -> Observer {
     })
 }
 
-/// Records a call that observers don't see.
+/// Runs a closure, and records it as a call that observers don't see.
 pub(crate) fn within<T>(function: &'static str, run: impl FnOnce() -> T) -> T {
     begins(function);
     let done = run();

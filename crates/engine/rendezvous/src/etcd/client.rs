@@ -486,8 +486,8 @@ impl Client {
     }
 }
 
-/// Seconds of the lease requested from etcd, at least 2. One second shorter than the setting, so that watchers notice an
-/// engine's end within the lease.
+/// Seconds of the lease requested from etcd, at least 2. One second shorter than the setting, so that watchers notice
+/// an engine's end within the lease.
 pub(crate) fn seconds_of(lease: Duration) -> u64 {
     lease.as_secs().saturating_sub(1).max(2)
 }
