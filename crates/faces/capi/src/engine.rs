@@ -20,9 +20,9 @@ use crate::status::{Failure, Status};
 pub struct Engine {
     pub(crate) engine: polyrail::Engine,
     is_closed: AtomicBool,
-    /// Where peers wait that want to join, if the program is to decide.
+    /// Queue of peers that ask to join, if the program decides about them.
     pub(crate) desk: Option<Arc<Desk>>,
-    /// Left when it closes.
+    /// Groups to leave when it closes.
     groups: Mutex<Vec<Weak<polyrail_rendezvous::Group>>>,
 }
 
@@ -37,7 +37,7 @@ pub const POLYRAIL_ADMIT_NONE: u32 = 1;
 /// In polyrail_engine_options.admission: polyrail_engine_next_incoming() has who wants to join.
 pub const POLYRAIL_ADMIT_ASK: u32 = 2;
 
-/// Who may become a peer by itself.
+/// Admission of peers that connect on their own.
 #[derive(Clone, Copy)]
 enum Admits {
     All,

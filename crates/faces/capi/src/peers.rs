@@ -16,9 +16,9 @@ use crate::status::{Failure, Status};
 /// polyrail_peer_describe() has its instance, by which peers are compared.
 pub struct Peer {
     pub(crate) peer: polyrail::Peer,
-    /// Whose peer it is.
+    /// Instance of the engine whose peer it is.
     of: polyrail::InstanceId,
-    /// Since somebody asked for its end; it is watched for that.
+    /// Set by the first wait for its end, from which on the peer is watched.
     gone: OnceLock<Gone>,
 }
 

@@ -12,7 +12,7 @@ pub const POLYRAIL_FOREVER: u64 = u64::MAX;
 
 /// A posted request. It may be used by several threads at a time.
 pub struct Transfer {
-    /// There until this is dropped.
+    /// Present until this is dropped.
     transfer: Option<polyrail::Transfer>,
     is_detached: AtomicBool,
 }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn polyrail_transfer_free(transfer: *mut Transfer) -> c_in
     call(|| {
         if !transfer.is_null() {
             let held = close("transfer", transfer)?;
-            // Another thread may wait for it, and keeps it until then.
+            // A thread that waits for it keeps it until then.
             let transfer = held.get()?;
             if !transfer.is_over() {
                 transfer.cancel();
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn polyrail_transfer_free(transfer: *mut Transfer) -> c_in
     })
 }
 
-/// Hands a transfer out, or lets it go on if nobody wants it.
+/// Returns a handle of the transfer, or detaches it if the caller wants none.
 pub(crate) fn give(
     transfer: polyrail::Transfer,
     out: Option<Out<*mut Transfer>>,
