@@ -157,3 +157,23 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
     out.extend_from_slice(&(end as u16).to_le_bytes());
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_ends_before_the_character_that_does_not_fit() {
+        for (max, wanted) in
+            [(0, ""), (1, "a"), (2, "a"), (3, "aä"), (4, "aä"), (5, "aä"), (6, "aä€"), (9, "aä€")]
+        {
+            let mut out = Vec::new();
+            put_text(&mut out, "aä€", max);
+            assert_eq!(usize::from(u16::from_le_bytes([out[0], out[1]])), wanted.len(), "{max}");
+            assert_eq!(&out[2..], wanted.as_bytes(), "{max}");
+        }
+        let mut out = Vec::new();
+        put_text(&mut out, &"a".repeat(70_000), 80_000);
+        assert_eq!((out.len(), &out[..2]), (2 + 65_535, &[0xff, 0xff][..]));
+    }
+}
