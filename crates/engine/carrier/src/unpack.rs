@@ -100,8 +100,8 @@ impl Unpack {
         Ok(Self { metadata, bounce, head: *head })
     }
 
-    /// Handles the arrival of the next message, of `bytes` bytes. Starts to assemble it at `to`, or drops it if there
-    /// is no target. Returns the copy to wait for, if any.
+    /// Handles the arrival of the next message, of `bytes` bytes. Starts to assemble it at `to`, or drops it without
+    /// a target. Returns the copy to wait for, if any.
     pub(crate) fn take(
         &mut self,
         bytes: u64,

@@ -10,7 +10,7 @@ use polyrail_config::ConfigBuilder;
 /// Variable set in the programs that this test starts.
 const IS_CHILD: &str = "TEST_IS_CHILD";
 const NAME: &str = "a_setuid_program_obeys_no_variable_and_no_file_below_home";
-/// User ID of `nobody`.
+/// User ID of an unprivileged user.
 const CALLER: u32 = 65534;
 
 #[test]

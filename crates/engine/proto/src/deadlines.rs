@@ -80,7 +80,7 @@ mod tests {
             deadlines.note(Time(1000 - key % 7), key, 2, is_live);
             assert!(deadlines.0.as_ref().unwrap().0.len() <= 4 + SLACK);
         }
-        // They are looked through when many have gathered, and not for each that is added.
+        // The queue is searched when many have gathered, not for each one that is added.
         assert!(asked.get() <= 2 * 100_000, "{}", asked.get());
         assert_eq!(deadlines.first(|key| *key == 0), Some((Time(1000), 0)));
     }

@@ -44,7 +44,7 @@ struct Line {
     is_closed: bool,
 }
 
-/// Maximum time to wait for an answer. Long before that the peer was told to come again, and does.
+/// Maximum time to wait for an answer. Peers retry long before that, as the engine asks them to.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Takes the next peer that wants to join, where polyrail_engine_options.admission is POLYRAIL_ADMIT_ASK; waits

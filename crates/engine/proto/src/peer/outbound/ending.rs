@@ -99,7 +99,8 @@ impl<O: Operation> Outbound<O> {
         Some(purpose)
     }
 
-    /// Handles a failed transfer. `may_tell`: the peer may hold a part of the transfer, and can be told to retire it.
+    /// Handles a failed transfer. `may_tell`: the peer may hold a part of the transfer, and this end can ask it to retire
+    /// that part.
     fn failed(
         &mut self,
         now: Time,
