@@ -1,16 +1,16 @@
-//! What can be wrong with a configuration.
+//! Faults of a configuration.
 
 use std::fmt;
 use std::io::ErrorKind;
 
-use polyrail_yaml::excerpt;
+use polyrail_yaml::{debug_as_text, excerpt};
 
 use crate::alias::ENV_PREFIX;
 use crate::config::Origin;
 use crate::{renamed, suggest};
 
 /// A configuration that can't be used; nothing of it takes effect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// Two values that each are allowed, but not together.
@@ -25,11 +25,11 @@ pub enum ConfigError {
         name: String,
         /// The file.
         path: String,
-        /// Of the second one, counted from 1.
+        /// Line of the second one, counted from 1.
         line: usize,
-        /// Of the second one, counted from 1.
+        /// Column of the second one, counted from 1.
         column: usize,
-        /// Of the first one.
+        /// Line of the first one.
         first_line: usize,
     },
     /// A text of `--set` without `=`.
@@ -53,9 +53,9 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: String,
-        /// Which kind of error it is; see [`is_wrong_path`].
+        /// Kind of the error; see [`is_wrong_path`].
         kind: ErrorKind,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// A setting of an earlier version.
@@ -71,18 +71,18 @@ pub enum ConfigError {
         /// Advice: the setting to use instead.
         now: &'static str,
     },
-    /// A file that is no flat mapping from settings to values.
+    /// A file that isn't a flat mapping from settings to values.
     #[error("{reason} (file {path}:{line}:{column}); allowed: one `name: value` for each setting")]
     Syntax {
         /// The file.
         path: String,
-        /// Counted from 1.
+        /// Line, counted from 1.
         line: usize,
-        /// Counted from 1.
+        /// Column, counted from 1.
         column: usize,
-        /// What is wrong there.
+        /// The fault at this place.
         reason: String,
-        /// How to write it.
+        /// Advice on how to write it.
         remedy: Option<String>,
     },
     /// A file beyond [`crate::FILE_LIMIT_BYTES`].
@@ -90,10 +90,10 @@ pub enum ConfigError {
     TooLarge {
         /// The file.
         path: String,
-        /// The most bytes a file may have.
+        /// The maximum size of a file.
         limit_bytes: usize,
     },
-    /// A name that is no setting.
+    /// A name that isn't a setting.
     #[error(
         "unknown setting `{name}`{}; allowed: those that `polyrail config show` lists",
         origin.as_ref().map_or(String::new(), in_brackets)
@@ -126,7 +126,7 @@ impl ConfigError {
         Self::Unknown { name: excerpt(name), origin, suggestion }
     }
 
-    /// What to do about it, where the message alone does not say.
+    /// Returns advice on a fix, where the message alone does not give it.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Conflict(conflict) => Some(conflict.remedy.to_owned()),
@@ -150,7 +150,7 @@ impl ConfigError {
             Self::Value(bad) => {
                 let explains = || format!("`polyrail config help {}` explains it", bad.name);
                 let help = bad.remedy.clone().unwrap_or_else(explains);
-                // Kubernetes writes so, and other programs that name a service.
+                // Kubernetes sets such values, and so do other programs that name a service.
                 let is_service = bad.value.contains("://") && bad.name.ends_with("_port");
                 Some(if is_service { help + &of_another(Some(&bad.origin)) } else { help })
             }
@@ -158,7 +158,7 @@ impl ConfigError {
     }
 }
 
-/// Whether a file or folder that fails with this can't be what was named, whoever asks. Otherwise this user or this
+/// Returns whether this error means that the path can't be the right one for any user. Otherwise this user or this
 /// machine lacks something: a permission, room, a disk that works.
 pub fn is_wrong_path(kind: ErrorKind) -> bool {
     matches!(
@@ -175,36 +175,36 @@ pub fn is_wrong_path(kind: ErrorKind) -> bool {
 }
 
 /// A value that its setting does not take.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name} = `{value}` ({}) {reason}; allowed: {allowed}", origin.place())]
 pub struct BadValue {
     /// The setting.
     pub name: &'static str,
     /// The value, as given; cut short where it is long.
     pub value: String,
-    /// Where it was given.
+    /// Origin of the value.
     pub origin: Origin,
-    /// What is wrong with it: a phrase that follows the value.
+    /// The fault: a phrase that follows the value.
     pub reason: String,
-    /// The values there are.
+    /// The allowed values.
     pub allowed: String,
-    /// How to write it.
+    /// Advice on how to write it.
     pub remedy: Option<String>,
 }
 
 /// Two values that each are allowed, but not together.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{first} conflicts with {second}: {why}; allowed: all but where {when}")]
 pub struct Conflict {
     /// One of the two.
     pub first: Party,
     /// The other.
     pub second: Party,
-    /// Which values don't go together.
+    /// Values that conflict.
     pub when: &'static str,
-    /// Why they don't go together.
+    /// Reason of the conflict.
     pub why: &'static str,
-    /// How to resolve it.
+    /// Advice on how to resolve it.
     pub remedy: &'static str,
 }
 
@@ -213,9 +213,9 @@ pub struct Conflict {
 pub struct Party {
     /// The setting.
     pub name: &'static str,
-    /// Its value as text.
+    /// The setting's value as text.
     pub value: String,
-    /// Where the value came from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
@@ -225,7 +225,11 @@ impl fmt::Display for Party {
     }
 }
 
-/// Who else sets variables with the names of settings.
+debug_as_text!(ConfigError, |error| error.help());
+debug_as_text!(BadValue, |error| error.remedy.clone());
+debug_as_text!(Conflict, |error| Some(error.remedy.to_owned()));
+
+/// Returns the note that other programs set variables with the names of settings.
 fn of_another(origin: Option<&Origin>) -> String {
     let Some(Origin::Env { name }) = origin else { return String::new() };
     format!(

@@ -72,7 +72,9 @@ pub use invalid::Invalid;
 pub use metrics_listen::MetricsListen;
 pub use number::{parse_size, parse_time, show_size};
 pub use peer_names::{NamePattern, NamesError, NamesFault, parse_names};
-pub use polyrail_yaml::{cell, harmless, json_in_markup, markdown_line, markup, shortened, steers};
+pub use polyrail_yaml::{
+    cell, debug_as_text, harmless, json_in_markup, markdown_line, markup, shortened, steers,
+};
 pub use proxies::Proxies;
 pub use rendezvous::{Launcher, Rendezvous};
 pub use spin::Spin;

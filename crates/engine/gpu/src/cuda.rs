@@ -1,4 +1,4 @@
-//! NVIDIA's devices, by the driver library that is opened at run time.
+//! NVIDIA's devices, through the driver library, which is opened at run time.
 //!
 //! Loading it, counting devices and asking for their names makes no context anywhere. A device's
 //! primary context (the one that PyTorch and the CUDA runtime use too) is retained when something
@@ -31,15 +31,15 @@ use crate::device::{Identity, PciAddress};
 use crate::error::GpuError;
 use driver::{Driver, Ordinal, Refused};
 
-/// The driver of this machine. There is one in a process; safe to use from any thread.
+/// The driver of this machine. A process has one; safe to use from any thread.
 pub struct Cuda {
     driver: Driver,
     version: (u32, u32),
-    /// Each device as long as somebody has it.
+    /// Each device, as long as it is in use.
     devices: Vec<Mutex<Weak<CudaDevice>>>,
 }
 
-/// Kept for ever: the library may have threads, and is never unloaded by anybody.
+/// Never dropped: the library may have threads, and must not be unloaded.
 static LOADED: OnceLock<Result<Arc<Cuda>, GpuError>> = OnceLock::new();
 
 impl Cuda {
@@ -54,7 +54,7 @@ impl Cuda {
         self.devices.len() as u32
     }
 
-    /// The version of CUDA that the driver is for, as in 12.8.
+    /// Returns the version of CUDA that the driver supports, as in 12.8.
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
@@ -78,8 +78,7 @@ impl Cuda {
         Ok(device)
     }
 
-    /// Whether this process has a primary context on the device, whoever made it. For tests and
-    /// diagnostics.
+    /// Whether this process has a primary context on the device, made by any code. For tests and diagnostics.
     pub fn has_context(&self, index: u32) -> Result<bool, GpuError> {
         let (mut flags, mut active) = (0, 0);
         let ordinal = self.ordinal(index)?;
@@ -88,7 +87,7 @@ impl Cuda {
         Ok(active != 0)
     }
 
-    /// The calling thread's current context as a number, 0 if it has none. For tests.
+    /// Returns the calling thread's current context as a number, 0 if it has none. For tests.
     pub fn current_context(&self) -> Result<usize, GpuError> {
         let mut context = driver::ContextHandle::NONE;
         // SAFETY: the place is valid.
@@ -151,7 +150,7 @@ impl From<Refused> for GpuError {
     fn from(refused: Refused) -> Self {
         match LOADED.get() {
             Some(Ok(cuda)) => cuda.driver.explain(refused),
-            // Only a loaded driver makes calls. Without its words the error number remains.
+            // Only a loaded driver makes calls. Without it, only the error number is known.
             _ => Self::Driver {
                 call: refused.call,
                 name: format!("error {}", refused.code),
@@ -161,14 +160,14 @@ impl From<Refused> for GpuError {
     }
 }
 
-/// Text that the driver ended by 0.
+/// Converts text of the driver, which ends at a 0 byte.
 fn text_of(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| *byte as u8).collect();
     CStr::from_bytes_until_nul(&bytes)
         .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
 }
 
-/// `0000:19:00.0`, in hexadecimal digits.
+/// Parses an address such as `0000:19:00.0`, in hexadecimal digits.
 fn parse_pci(text: &str) -> Option<PciAddress> {
     let (front, function) = text.split_once('.')?;
     let mut parts = front.split(':');

@@ -1,23 +1,25 @@
-//! What can go wrong with a device.
+//! Errors of devices.
+
+use std::fmt;
 
 use thiserror::Error;
 
-/// Why a device did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// Reason why a device failed.
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// There is no driver here, or one that is too old.
+    /// The host has no driver, or one that is too old.
     #[error("no CUDA driver: {reason}")]
     NoDriver {
-        /// What was tried and what came of it.
+        /// The attempt and its result.
         reason: String,
     },
-    /// There is no device of that index.
+    /// The host has no device with that index.
     #[error("cuda:{index} does not exist, allowed is {allowed}")]
     NoDevice {
-        /// What was asked for.
+        /// The index.
         index: u32,
-        /// What there is, in words.
+        /// The existing devices, in words.
         allowed: String,
     },
     /// The pointer belongs to no device, or its memory is freed.
@@ -35,13 +37,13 @@ pub enum GpuError {
         len: u64,
         /// Start of the allocation.
         base: u64,
-        /// Its size in bytes.
+        /// Size of the allocation in bytes.
         size: u64,
     },
     /// The driver refused a call or a copy failed.
     #[error("{call}: {name} ({text})")]
     Driver {
-        /// The function of the driver, or what was under way.
+        /// The function of the driver, or the operation in progress.
         call: &'static str,
         /// The error's name, as the driver gives it.
         name: String,
@@ -51,24 +53,24 @@ pub enum GpuError {
     /// The bytes don't describe another process's memory.
     #[error("exported memory {reason}")]
     BadExport {
-        /// What is wrong with it.
+        /// The fault of the bytes.
         reason: &'static str,
     },
     /// The exported memory belongs to this very process.
     #[error("memory can't be imported into the process that exported it")]
     OwnExport,
-    /// The device can't do that.
+    /// The device lacks a feature.
     #[error("{what} is not possible on {device}")]
     Unsupported {
         /// The device.
         device: String,
-        /// What was asked for.
+        /// The feature.
         what: &'static str,
     },
 }
 
 impl GpuError {
-    /// What to do about it, if that is known.
+    /// Returns advice on a fix, if one is known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::NoDriver { .. } => {
@@ -83,5 +85,13 @@ impl GpuError {
             Self::OwnExport => Some("copy between the two regions directly".into()),
             _ => None,
         }
+    }
+}
+
+/// The text and the help, which `main() -> Result<…>` prints.
+impl fmt::Debug for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)?;
+        self.help().map_or(Ok(()), |help| write!(f, "\nhelp: {help}"))
     }
 }

@@ -1,4 +1,4 @@
-//! What a process tells another one so that it can copy from and to its device memory.
+//! Description of device memory, by which another process copies from and to it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -7,15 +7,15 @@ use std::sync::OnceLock;
 
 use crate::error::GpuError;
 
-/// Parts that exported memory may have: far more than descriptors that a process may have open.
+/// Most parts of exported memory: far more than the descriptors that a process may have open.
 const PARTS_MAX: usize = 64 << 10;
 const MAGIC: [u8; 4] = *b"PRX1";
 const HEAD_BYTES: usize = 64;
 const HANDLE_BYTES: usize = 64;
 
-/// Device memory on its way to another process of this machine: bytes, and for memory that was
-/// mapped piece by piece file descriptors, which travel over a Unix socket. It does not keep the
-/// memory: the owner must keep it until the other process has closed it.
+/// Device memory on its way to another process of this machine: bytes, and for memory that was mapped piece by piece
+/// file descriptors, which travel over a Unix socket. An export does not keep the memory: the owner must keep it until
+/// the other process has closed it.
 #[derive(Debug)]
 pub struct Export {
     pub(crate) process: [u8; 16],
@@ -25,7 +25,7 @@ pub struct Export {
     pub(crate) source: Source,
 }
 
-/// What the memory is a part of, from `offset` on.
+/// The memory that the range is a part of, from `offset` on.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// An allocation of this size, by the driver's handle.
@@ -35,7 +35,7 @@ pub(crate) enum Source {
 }
 
 impl Export {
-    /// Unique for the device that the memory is on.
+    /// Returns the UUID of the device that holds the memory.
     pub fn device(&self) -> [u8; 16] {
         self.device
     }
@@ -50,12 +50,12 @@ impl Export {
         self.len == 0
     }
 
-    /// Whether this process made it.
+    /// Whether this process made the export.
     pub fn is_own(&self) -> bool {
         self.process == process()
     }
 
-    /// What to send: bytes, and descriptors in this order.
+    /// Returns the parts to send: bytes, and descriptors in this order.
     pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         let (kind, count) = match &self.source {
             Source::Handle { .. } => (1_u32, 1),
@@ -86,8 +86,8 @@ impl Export {
         (out, descriptors)
     }
 
-    /// Decodes what was sent. The bytes may come from anybody: this checks what it can, and
-    /// importing checks the rest against the memory itself.
+    /// Decodes the parts that were sent. The bytes are untrusted: this checks what it can, and importing checks the
+    /// rest against the memory itself.
     pub fn from_parts(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, GpuError> {
         let mut rest = bytes;
         let magic = take::<4>(&mut rest)?;

@@ -1,5 +1,5 @@
-//! A device that needs no GPU: host memory behind addresses that the CPU can't use, and a thread for
-//! each queue that copies late, at random times, and fails when a test says so.
+//! A device that needs no GPU: host memory behind addresses that the CPU can't use, and a thread for each queue that
+//! copies late, at random times, and fails on request of a test.
 
 use std::alloc::Layout;
 use std::any::Any;
@@ -21,21 +21,22 @@ use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// A bit set in the addresses of the device's memory, so that a CPU that uses one crashes.
 const DEVICE_BIT: u64 = 1 << 60;
-/// A test that panics while it holds a device waits for it as it ends, and would never say why.
+/// Longest hold. A test that panics while it holds a device waits for it at its end, and would otherwise never report
+/// the panic.
 const HELD_AT_MOST: Duration = Duration::from_secs(30);
 
 /// Exported memory by the number in its handle. Unlike a real device's it can be imported in the
 /// same process, where tests have both ends.
 static EXPORTED: Mutex<Vec<Exported>> = Mutex::new(Vec::new());
 
-/// It goes away with its owner, as a real export does.
+/// An export, which ends with its owner, as a real one does.
 struct Exported {
     owner: Weak<dyn Any + Send + Sync>,
     base: u64,
     len: u64,
 }
 
-/// The device. Its tests decide how late copies are and when they fail.
+/// The device. Tests decide how late copies are and when they fail.
 #[derive(Debug)]
 pub struct FakeDevice {
     identity: Identity,
@@ -44,17 +45,17 @@ pub struct FakeDevice {
 
 #[derive(Debug)]
 struct Behaviour {
-    /// A batch is done after a random time up to this.
+    /// Upper limit of the random time that a batch takes.
     late_ns: AtomicU64,
-    /// Batches take exactly that time.
+    /// Batches take exactly `late_ns`.
     exactly: AtomicBool,
-    /// Time from the beginnings of batches to their ends, together.
+    /// Sum of the times from the beginning of each batch to its end.
     copied_ns: AtomicU64,
     seed: AtomicU64,
     /// Batches until one fails; negative for never.
     fail_in: AtomicI64,
     pinned_left: AtomicI64,
-    /// It reaches no other device.
+    /// The device reaches no other device.
     alone: AtomicBool,
     pci_folder: Mutex<Option<PathBuf>>,
     held: Mutex<Held>,
@@ -69,7 +70,7 @@ struct Held {
 }
 
 impl FakeDevice {
-    /// A device whose copies are done after a random time up to `late`.
+    /// Makes a device whose copies are done after a random time up to `late`.
     pub fn new(index: u32, late: Duration, seed: u64) -> Arc<Self> {
         let pci = PciAddress { domain: 0, bus: 0x10 + index as u8, device: 0, function: 0 };
         let name = "fake device".to_owned();
@@ -93,7 +94,7 @@ impl FakeDevice {
         })
     }
 
-    /// Lets `batches` more succeed and then fails one batch, and its queue with it.
+    /// Lets `batches` more batches succeed and then fails one batch, and its queue with it.
     pub fn fail_after(&self, batches: u32) {
         self.behaviour.fail_in.store(batches.into(), Ordering::SeqCst);
     }
@@ -103,12 +104,12 @@ impl FakeDevice {
         self.behaviour.pinned_left.store(bytes as i64, Ordering::SeqCst);
     }
 
-    /// Makes it reach no other device from now on.
+    /// Makes the device reach no other device from now on.
     pub fn set_alone(&self) {
         self.behaviour.alone.store(true, Ordering::SeqCst);
     }
 
-    /// Says where it is on the PCI bus: a folder as sysfs has one for it.
+    /// Sets the folder that stands for the device's folder in sysfs.
     pub fn set_pci_folder(&self, folder: PathBuf) {
         *self.behaviour.pci_folder.lock() = Some(folder);
     }
@@ -119,7 +120,7 @@ impl FakeDevice {
         self.behaviour.exactly.store(true, Ordering::SeqCst);
     }
 
-    /// How long its queues have worked on batches so far, together.
+    /// Returns the total time that its queues have worked on batches so far.
     pub fn copied(&self) -> Duration {
         Duration::from_nanos(self.behaviour.copied_ns.load(Ordering::SeqCst))
     }
@@ -130,22 +131,22 @@ impl FakeDevice {
         self.behaviour.released.notify_all();
     }
 
-    /// Whether a copy waits that a test holds back.
+    /// Whether a test holds back a copy that waits.
     pub fn is_holding(&self) -> bool {
         self.behaviour.held().batches > 0
     }
 
-    /// Memory of the device with these bytes in it.
+    /// Makes memory of the device that holds these bytes.
     pub fn memory(self: &Arc<Self>, bytes: &[u8]) -> DeviceMemory {
         let owner = Arc::new(Allocation::new(bytes.len()));
-        // SAFETY: the allocation has that many bytes, and nobody else knows of it yet.
+        // SAFETY: the allocation has that many bytes, and no other code knows of it yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), owner.base.as_ptr(), bytes.len()) };
         let base = owner.base.as_ptr() as u64 | DEVICE_BIT;
         // SAFETY: `owner` keeps the allocation.
         unsafe { DeviceMemory::owned(self.clone(), base, bytes.len() as u64, owner) }
     }
 
-    /// What is in memory of a fake device. Nothing may be copying to it.
+    /// Returns the content of memory of a fake device. No copy to it may be under way.
     pub fn contents(memory: &DeviceMemory) -> Vec<u8> {
         let mut out = vec![0; memory.len() as usize];
         if let Ok(address) = memory.address(0, memory.len()) {
@@ -280,7 +281,7 @@ fn work(behaviour: &Behaviour, progress: &Progress, batches: &Receiver<Vec<RawCo
         }
         for copy in copies {
             let (to, from) = (real(copy.to), real(copy.from));
-            // SAFETY: whoever began the batch keeps both places valid until it is done.
+            // SAFETY: the code that began the batch keeps both places valid until it is done.
             unsafe { std::ptr::copy(from, to, copy.len as usize) };
         }
         let took = began.elapsed().as_nanos() as u64;
@@ -334,7 +335,7 @@ fn real(address: u64) -> *mut u8 {
     (address & !DEVICE_BIT) as *mut u8
 }
 
-/// Bytes that are reached by pointer only.
+/// Bytes that are accessed by pointer only.
 struct Allocation {
     base: NonNull<u8>,
     layout: Layout,

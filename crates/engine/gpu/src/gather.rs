@@ -1,8 +1,8 @@
-//! Fragments of messages, and bringing them where they belong.
+//! Fragments of messages, and copying them to their places.
 //!
-//! A NIC that writes into a GPU's memory leaves a message in pieces in a bounce buffer, and says where each
-//! belongs. [`Queue::gather`] has a device copy them; [`gather`] does it for a buffer in host memory. Both
-//! check every place first, because what a NIC's driver says may be wrong.
+//! A NIC that writes into a GPU's memory leaves a message in pieces in a bounce buffer, and reports the place of each.
+//! [`Queue::gather`] has a device copy them; [`gather`] does it for a buffer in host memory. Both check every place
+//! first, because the report of a NIC's driver may be wrong.
 
 use polyrail_sys::{Memory, OutOfRange};
 use thiserror::Error;
@@ -15,50 +15,50 @@ use crate::raw_queue::RawCopy;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Fragment {
-    /// Where it begins in the bounce buffer.
+    /// Offset of its first byte in the bounce buffer.
     pub from: u32,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Where it belongs in the message.
+    /// Offset in the message at which it belongs.
     pub to: u64,
 }
 
-/// Why fragments can't be gathered. Nothing was copied.
+/// Reason why fragments can't be gathered. Nothing was copied.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GatherError {
-    /// It begins or ends outside of the bounce buffer.
+    /// A fragment begins or ends outside of the bounce buffer.
     #[error("fragment {index} does not lie in the bounce buffer: {range}")]
     Source {
-        /// Which fragment.
+        /// Index of the fragment.
         index: usize,
-        /// Where it would lie.
+        /// The range that it would have.
         range: OutOfRange,
     },
-    /// It belongs to a place outside of the message's memory.
+    /// A fragment belongs to a place outside of the message's memory.
     #[error("fragment {index} does not belong into the message: {range}")]
     Target {
-        /// Which fragment.
+        /// Index of the fragment.
         index: usize,
-        /// Where it would belong.
+        /// The range that it would have.
         range: OutOfRange,
     },
-    /// The fragments are not the message.
+    /// The fragments don't make up the message.
     #[error("the fragments are no message of {bytes} bytes: {what} at {at}")]
     NoMessage {
         /// Size of the message.
         bytes: u64,
-        /// What is wrong.
+        /// Kind of the mismatch.
         what: &'static str,
-        /// Where in the message.
+        /// Offset in the message.
         at: u64,
     },
-    /// The device can't.
+    /// Error of the device.
     #[error(transparent)]
     Device(#[from] GpuError),
 }
 
 impl Fragment {
-    /// Of the 16 bytes of a `loadMeta`.
+    /// Decodes the 16 bytes of a `loadMeta`.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let [f0, f1, f2, f3, l0, l1, l2, l3, to @ ..] = bytes;
         Self {
@@ -68,8 +68,8 @@ impl Fragment {
         }
     }
 
-    /// Checks that fragments are a message of `bytes`: each byte once, none beside. Costs nanoseconds for each
-    /// of fragments in order; others are sorted in a copy.
+    /// Checks that fragments make up a message of `bytes` bytes: each byte once, none outside. Costs nanoseconds per
+    /// fragment if they are in order; otherwise a copy is sorted.
     ///
     /// # Errors
     /// [`GatherError::NoMessage`] if they are not.
@@ -105,13 +105,13 @@ impl Fragment {
 }
 
 impl Queue {
-    /// Starts to copy fragments of a message from a bounce buffer to memory from `to` on, as one batch with
-    /// what was pushed before. Both memories are kept until it is done.
+    /// Starts to copy fragments of a message from a bounce buffer to memory from `to` on, as one batch with the copies
+    /// pushed before. Both memories are kept until it is done.
     ///
-    /// Queues of [`crate::Device::open_gather_queue`] are made for it.
+    /// Queues of [`crate::Device::open_gather_queue`] are made for this.
     ///
     /// # Errors
-    /// If a fragment lies outside of one of them, or the device refuses. Nothing is copied then.
+    /// If a fragment lies outside of one of the memories, or the device refuses. Nothing is copied then.
     pub fn gather(
         &mut self,
         to: CopyPlace<'_>,
@@ -148,7 +148,7 @@ impl Queue {
 /// Copies fragments of a message from a bounce buffer of the host to memory from `to` on.
 ///
 /// # Errors
-/// If a fragment lies outside of one of them. Nothing is copied then.
+/// If a fragment lies outside of one of the memories. Nothing is copied then.
 pub fn gather(
     (memory, to): (&Memory, u64),
     bounce: &Memory,
@@ -183,7 +183,7 @@ mod tests {
 
     const BOUNCE: u64 = 1 << 16;
 
-    /// A message in fragments of these lengths, at random places that don't overlap, in random order.
+    /// Makes a message of fragments of these lengths, at random places that don't overlap, in random order.
     fn scattered(lens: &[u32], seed: u64) -> Vec<Fragment> {
         let mut state = seed;
         let mut random = |below: u64| {
@@ -198,7 +198,7 @@ mod tests {
             from += len;
             to += u64::from(*len);
         }
-        // Places in another order than the message.
+        // Places in another order than in the message.
         for index in (1..fragments.len()).rev() {
             fragments.swap(index, random(index as u64 + 1) as usize);
         }

@@ -1,12 +1,12 @@
 //! Device memory and asynchronous copies, behind safe types.
 //!
-//! * [`Device`]: what has memory of its own that the CPU can't reach; [`DeviceMemory`]: a range of it.
-//! * [`Queue`]: copies that a device makes in order, while the CPU does something else; a [`Ticket`]
-//!   says when they are done, at the cost of a load.
-//! * [`Fragment`]: a piece of a message in a bounce buffer, which queues bring where it belongs.
+//! * [`Device`]: has its own memory, which the CPU can't reach; [`DeviceMemory`]: a range of it.
+//! * [`Queue`]: copies that a device makes in order, while the CPU does something else; a [`Ticket`] reports when they
+//!   are done, at the cost of a load.
+//! * [`Fragment`]: a piece of a message in a bounce buffer, which queues copy to its place.
 //!
-//! The rest of Polyrail knows devices only by these. [`cuda`] has NVIDIA's. With the feature `fake`
-//! there is one that needs no GPU and whose copies finish late, or fail, as a test wants.
+//! The rest of Polyrail uses devices only through these types. [`cuda`] has NVIDIA's. The feature `fake` adds a device
+//! that needs no GPU and whose copies finish late, or fail, as a test wants.
 
 #![warn(missing_docs)]
 

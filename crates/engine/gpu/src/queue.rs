@@ -1,4 +1,4 @@
-//! Copies that a device makes in order, and how to know when they are done.
+//! Copies that a device makes in order, and their completion.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
 use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
-/// Where bytes are copied from or to.
+/// A place that bytes are copied from or to.
 #[derive(Clone, Copy, Debug)]
 pub enum CopyPlace<'a> {
     /// Host memory from an offset on. It should be pinned: with other memory the call blocks.
@@ -20,8 +20,8 @@ pub enum CopyPlace<'a> {
     Device(&'a DeviceMemory, u64),
 }
 
-/// A queue of copies on a device. It keeps the memory of each batch until that is done; dropping it
-/// waits for all of them (microseconds to milliseconds).
+/// A queue of copies on a device. It keeps the memory of each batch until that batch is done; dropping the queue waits
+/// for all of them (microseconds to milliseconds).
 pub struct Queue {
     raw: Box<dyn RawQueue>,
     completion: Arc<dyn Completion>,
@@ -32,8 +32,7 @@ pub struct Queue {
     spare: Vec<Vec<Kept>>,
 }
 
-/// When a batch is done. Clones are the same batch; safe to use from any thread, also after the
-/// queue is gone.
+/// Completion of a batch. Clones stand for the same batch; safe to use from any thread, also after the queue is gone.
 #[derive(Clone)]
 pub struct Ticket {
     completion: Arc<dyn Completion>,
@@ -47,7 +46,7 @@ enum Kept {
 }
 
 impl Queue {
-    /// A new queue of the device.
+    /// Opens a new queue of the device.
     pub fn new(device: &Arc<dyn Device>) -> Result<Self, GpuError> {
         Ok(Self::from(device.clone().open_queue()?))
     }
@@ -78,12 +77,12 @@ impl Queue {
         }
     }
 
-    /// Adds a copy between checked places, which the caller then has [kept](Self::keep) before it begins.
+    /// Adds a copy between checked places, which the caller must [keep](Self::keep) before it begins the batch.
     pub(crate) fn push_raw(&mut self, copy: RawCopy) {
         self.open.push(copy);
     }
 
-    /// Copies of the open batch.
+    /// Returns the number of copies in the open batch.
     pub(crate) fn open_copies(&self) -> usize {
         self.open.len()
     }
@@ -116,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// Whether it can still copy. After a failure it never will; open a new queue.
+    /// Whether a copy has failed. The queue never copies again then; open a new one.
     pub fn has_failed(&self) -> bool {
         self.completion.completed().is_err()
     }
@@ -127,7 +126,7 @@ impl Queue {
         self.kept.clear();
     }
 
-    /// Batches that may still be under way.
+    /// Returns the number of batches that may still be under way.
     pub fn under_way(&mut self) -> usize {
         self.reap();
         self.under_way.len()
@@ -159,7 +158,7 @@ impl fmt::Debug for Queue {
 }
 
 impl CopyPlace<'_> {
-    /// So many bytes further on.
+    /// Returns the place `bytes` bytes further on.
     pub(crate) fn plus(self, bytes: u64) -> Self {
         match self {
             Self::Host(memory, offset) => Self::Host(memory, offset.saturating_add(bytes)),
@@ -197,7 +196,7 @@ impl Kept {
 }
 
 impl Ticket {
-    /// Of a batch that another one than a [`Queue`] makes.
+    /// Makes a ticket of a batch that is not made by a [`Queue`].
     pub fn new(completion: Arc<dyn Completion>, number: u64) -> Self {
         Self { completion, number }
     }

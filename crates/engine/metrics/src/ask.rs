@@ -11,27 +11,27 @@ use socket2::Socket;
 use crate::server::timespec;
 use crate::sockets::Called;
 
-/// How long a process may take for its answer.
+/// Time for a process to answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
-/// The most bytes of one answer.
+/// Maximum length of one answer, in bytes.
 const MOST_BYTES: usize = 2 << 20;
-/// The most bytes of all answers in a round.
+/// Maximum length of all answers in a round, in bytes.
 const MOST_BYTES_OF_ALL: usize = 64 << 20;
 const MOST_HEADERS: usize = 16;
 
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: polyrail\r\n\
       Accept: application/openmetrics-text;version=1.0.0\r\nConnection: close\r\n\r\n";
 
-/// Why a process gave no metrics.
+/// Reason for a process without metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// Nobody listens any more.
+    /// No process listens any more.
     Dead,
-    /// It did not answer in time.
+    /// The process did not answer in time.
     Timeout,
-    /// It said something else, or hung up.
+    /// The process sent something else, or hung up.
     Garbage,
-    /// It said too much.
+    /// The answer was too long.
     TooLarge,
     /// The system refused.
     System,
@@ -67,7 +67,8 @@ impl AsFd for Question {
     }
 }
 
-/// The texts of so many processes, in their order; `connect` calls each by its number, and `at_a_time` are asked together.
+/// Returns the texts of `count` processes, in their order. `connect` connects to each by its number, and `at_a_time`
+/// are asked together.
 pub(crate) fn ask_all(
     count: usize,
     at_a_time: usize,
@@ -114,7 +115,7 @@ pub(crate) fn ask_all(
     }
 }
 
-/// Waits until one can go on or is late. Says whether that is possible.
+/// Waits until a question can continue or is late. Returns whether waiting is possible.
 fn wait(asked: &[Question]) -> bool {
     let awaits = |one: &Question| match one.sent < REQUEST.len() {
         true => PollFlags::OUT,
@@ -127,7 +128,7 @@ fn wait(asked: &[Question]) -> bool {
 }
 
 impl Question {
-    /// Goes on as far as it can without waiting; how it ended, if it has.
+    /// Continues as far as it can without waiting. Returns the result once there is one.
     fn step(&mut self, most_bytes: usize) -> Option<Result<String, Silence>> {
         while self.sent < REQUEST.len() {
             match self.socket.write(&REQUEST[self.sent..]) {

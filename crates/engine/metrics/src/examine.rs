@@ -1,13 +1,13 @@
-//! What must hold for any bytes from outside.
+//! Invariants for any bytes from outside.
 
 use crate::ask::text_of;
 use crate::exposition::{Exposition, Format};
 use crate::http::answer_to;
 
-/// Reads bytes as what a process says and as what a scraper says, for fuzzers.
+/// Reads bytes as the answer of a process and as the request of a scraper, for fuzzers.
 ///
 /// # Panics
-/// If what is accepted does not read back as the same, or what is refused adds something.
+/// If an accepted text does not read back as the same, or a refused one adds something.
 pub fn examine(data: &[u8]) {
     let _ = answer_to(data);
     let text = text_of(data).or_else(|| Some(str::from_utf8(data).ok()?.to_owned()));

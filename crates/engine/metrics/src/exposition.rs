@@ -1,7 +1,7 @@
 //! Reads the text of OpenMetrics that a process serves, adds labels, and writes it in both formats.
 //!
-//! It reads what this crate writes, which is less than the format allows: no time stamps, no
-//! exemplars, every family with its type. Anything else is refused.
+//! The reader accepts what this crate writes, which is less than the format allows: no time stamps, no exemplars, every
+//! family with its type. Anything else is refused.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -24,11 +24,11 @@ struct Described {
     kind: String,
     help: String,
     unit: String,
-    /// As they are written, without a line break.
+    /// Sample lines as written, without a line break.
     samples: Vec<String>,
 }
 
-/// A text that is not what a process of Polyrail serves.
+/// Error for a text that no process of Polyrail serves.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("line {line}: {why}")]
 pub(crate) struct Garbage {
@@ -39,7 +39,7 @@ pub(crate) struct Garbage {
 const AGAIN: &str = "gives the same labels again";
 
 impl Garbage {
-    /// Whether somebody else has given the same labels.
+    /// Whether another text has given the same labels.
     pub(crate) fn is_again(&self) -> bool {
         self.why == AGAIN
     }
@@ -49,7 +49,7 @@ impl Garbage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     OpenMetrics,
-    /// The older one of Prometheus.
+    /// The older format of Prometheus.
     Classic,
 }
 
@@ -61,8 +61,8 @@ impl Format {
         }
     }
 
-    /// What to answer to this `Accept`. A scraper that names OpenMetrics, and likes it no less than
-    /// plain text, gets it; everybody else gets what a browser shows.
+    /// Returns the format for this `Accept`. A scraper that names OpenMetrics, and prefers it at least as much as plain
+    /// text, gets it. All others get what a browser shows.
     pub(crate) fn accepted(accept: &str) -> Self {
         let quality = |wanted: &str| {
             let offers = accept.split(',').filter_map(|offer| {
@@ -94,7 +94,7 @@ impl Format {
     }
 }
 
-/// What a line adds.
+/// Content of a line.
 pub(crate) enum Line<'a> {
     Meta { what: &'a str, name: &'a str, text: &'a str },
     Sample { name: &'a str, labels: &'a str, value: &'a str },
@@ -102,8 +102,8 @@ pub(crate) enum Line<'a> {
 }
 
 impl Exposition {
-    /// Reads a text, and gives each sample these labels; it may have families of these names only. If
-    /// it is refused, nothing is added.
+    /// Reads a text, and gives each sample these labels. The text may have only families that `may_have` allows. If it
+    /// is refused, nothing is added.
     pub(crate) fn add(
         &mut self,
         text: &str,
@@ -185,7 +185,7 @@ impl Exposition {
 }
 
 impl Described {
-    /// Suffixes of its samples.
+    /// Suffixes of its samples' names.
     fn suffixes(&self) -> &'static [&'static str] {
         match self.kind.as_str() {
             "counter" => &["_total"],
@@ -203,7 +203,7 @@ impl Described {
 
     fn write(&self, text: &mut String, format: Format) {
         let (name, help) = (&self.name, &self.help);
-        // Before OpenMetrics, what is called a family now had the name of its samples.
+        // Before OpenMetrics, a family had the name of its samples.
         let (suffix, kind) = match (format, self.kind.as_str()) {
             (Format::Classic, "counter") => ("_total", "counter"),
             (Format::Classic, "info") => ("_info", "gauge"),
@@ -238,7 +238,7 @@ fn describe(
     };
     let field = match what {
         "HELP" => &mut family.help,
-        // Prometheus would refuse all of the text for it.
+        // Otherwise Prometheus would refuse the whole text.
         "UNIT" if !name.strip_suffix(text).is_some_and(|rest| rest.ends_with('_')) => {
             return Err("has a unit that its name does not end in");
         }
@@ -270,7 +270,7 @@ pub(crate) fn parse(line: &str) -> Result<Line<'_>, &'static str> {
         return Ok(Line::Meta { what, name, text });
     }
     let (name, labels, value) = match line.split_once('{') {
-        // A value of a label may have a brace in it, and what follows the last one has none.
+        // A value of a label may contain a brace; the part after the last one has none.
         Some((name, rest)) => {
             let (labels, value) = rest.rsplit_once("} ").ok_or("has labels without an end")?;
             (name, labels, value)
@@ -284,7 +284,7 @@ pub(crate) fn parse(line: &str) -> Result<Line<'_>, &'static str> {
         return Err("has a name that is not valid");
     }
     let is_plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-    // What is too large for a number, Prometheus refuses together with all of the text.
+    // Prometheus refuses the whole text for a value that is too large for a number.
     let is_number = value.parse().is_ok_and(|number: f64| number.is_finite());
     if !is_plain || !is_number && !["+Inf", "-Inf", "NaN"].contains(&value) {
         return Err("has a value that is no number");
@@ -292,14 +292,14 @@ pub(crate) fn parse(line: &str) -> Result<Line<'_>, &'static str> {
     Ok(Line::Sample { name, labels, value })
 }
 
-/// The longest value of a label.
+/// Maximum length of a label's value.
 const LONGEST_VALUE_BYTES: usize = 1024;
-/// Of those that an engine writes, in characters, each of which has 6 bytes at most when it is escaped.
+/// Maximum length of values that an engine writes, in characters, each of which has at most 6 bytes when escaped.
 pub(crate) const LONGEST_OWN_VALUE: usize = 160;
 const _: () = assert!(6 * LONGEST_OWN_VALUE + 3 < LONGEST_VALUE_BYTES);
 
-/// Refuses labels that are not valid, those that are `given` already, and values that no engine writes: they would steer a
-/// terminal, or begin a line of their own there.
+/// Refuses invalid labels, those that are `given` already, and values that no engine writes: they would steer a
+/// terminal, or begin their own line there.
 fn check_labels(text: &str, given: &[(&str, &str)]) -> Result<(), &'static str> {
     let labels = labels(text)?;
     for (index, (name, value)) in labels.iter().enumerate() {
@@ -316,7 +316,7 @@ fn check_labels(text: &str, given: &[(&str, &str)]) -> Result<(), &'static str> 
     Ok(())
 }
 
-/// The labels of a sample with their values.
+/// Labels of a sample with their values.
 pub(crate) fn labels(mut text: &str) -> Result<Vec<(String, String)>, &'static str> {
     let mut read = Vec::new();
     while !text.is_empty() {
@@ -334,7 +334,7 @@ pub(crate) fn labels(mut text: &str) -> Result<Vec<(String, String)>, &'static s
     Ok(read)
 }
 
-/// The value that was written so.
+/// Undoes the escaping of a value.
 fn unescaped(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -351,7 +351,7 @@ fn unescaped(text: &str) -> String {
     value
 }
 
-/// The place of the closing quote.
+/// Position of the closing quote.
 fn end_of_value(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (place, byte) in text.bytes().enumerate() {

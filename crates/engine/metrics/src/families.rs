@@ -1,37 +1,37 @@
-//! Every metric that there is. The page `docs/metrics.md` has this table, too.
+//! All metrics. The page `docs/metrics.md` has this table, too.
 
 use std::fmt::Write;
 
-/// What all names begin with.
+/// Prefix of all names.
 pub const PREFIX: &str = "polyrail";
 
-/// What kind of number a metric is.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// Number that only grows.
     Counter,
-    /// It goes up and down.
+    /// Number that goes up and down.
     Gauge,
-    /// It counts values by their size.
+    /// Counts of values by their size.
     Histogram,
-    /// It is 1, and its labels say what there is to say.
+    /// Always 1, with the information in its labels.
     Info,
 }
 
 /// Metrics that share a name and differ in labels.
 #[derive(Debug)]
 pub struct Family {
-    /// Without prefix, unit and suffix.
+    /// Name without prefix, unit and suffix.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) unit: Option<&'static str>,
-    /// Beside those that tell engines and processes apart.
+    /// Labels other than those that tell engines and processes apart.
     pub(crate) labels: &'static [&'static str],
     pub(crate) help: &'static str,
     pub(crate) scope: Scope,
 }
 
-/// Who has a metric.
+/// Owner of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Each engine: labels `engine`, and `rank` if it is known.
@@ -41,12 +41,12 @@ pub(crate) enum Scope {
 }
 
 impl Family {
-    /// `bytes` or `seconds`, if it has one.
+    /// The unit, `bytes` or `seconds`, if it has one.
     pub fn unit(&self) -> Option<&'static str> {
         self.unit
     }
 
-    /// Its name as Prometheus stores it.
+    /// Full name, as Prometheus stores it.
     pub fn full_name(&self) -> String {
         let mut name = format!("{PREFIX}_{}", self.name);
         if let Some(unit) = self.unit {
@@ -74,7 +74,7 @@ macro_rules! families {
                 scope: Scope::$scope,
             };
         )+
-        /// All of them.
+        /// All of these metrics.
         pub static ALL: &[&Family] = &[$(&$constant),+];
     };
     (@unit) => { None };
@@ -170,9 +170,9 @@ pub mod exporter {
         INFO: Info "exporter" ["version"];
         /// Sockets that were asked in the last round.
         PROCESSES: Gauge "exporter_processes" [];
-        /// Sockets in the folder that were not asked: beyond the limit, or with a name that looks like another's.
+        /// Sockets that were not asked: beyond the limit, or with a name that looks like another's.
         SOCKETS_IGNORED: Gauge "exporter_sockets_ignored" [];
-        /// Whether the folder could be read.
+        /// Whether the folder, or without one the kernel's list of sockets, could be read.
         FOLDER_READABLE: Gauge "exporter_folder_readable" [];
         /// How long the last round took.
         GATHER_TIME: Gauge "exporter_gather" in "seconds" [];
@@ -183,7 +183,7 @@ pub mod exporter {
     }
 }
 
-/// Every metric, in the order of the documentation.
+/// All metrics, in the order of the documentation.
 pub fn all() -> impl Iterator<Item = &'static Family> {
     engine::ALL.iter().chain(exporter::ALL).copied()
 }
@@ -225,7 +225,7 @@ mod tests {
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert!(seen.insert(name.clone()), "{name} is given twice");
             assert!(family.help.ends_with('.') && !family.help.contains('\n'), "{name}");
-            // Counters get it by themselves, and a unit is a field of its own.
+            // The encoder adds these suffixes to counters, and a unit has a separate field.
             for suffix in ["_total", "_bytes", "_seconds", "_info", "_count", "_sum", "_bucket"] {
                 assert!(!family.name.ends_with(suffix), "{name}");
             }

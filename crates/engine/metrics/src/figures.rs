@@ -1,4 +1,4 @@
-//! Reads what a process serves, figure by figure, for those who show it.
+//! Reads the text that a process serves, sample by sample, for programs that show it.
 
 use crate::exposition::{Exposition, Garbage, Line, labels, parse};
 
@@ -14,14 +14,14 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The value of a label; empty if it has none of that name.
+    /// The value of a label. Empty if there is no such label.
     pub fn label(&self, name: &str) -> &str {
         let found = self.labels.iter().find(|(known, _)| known == name);
         found.map_or("", |(_, value)| value)
     }
 }
 
-/// All samples of a text that [`Exposition`] accepts.
+/// Returns all samples of a text that [`Exposition`] accepts.
 pub(crate) fn read(text: &str) -> Result<Vec<Figure>, Garbage> {
     Exposition::default().add(text, &[], |_| true)?;
     let figure = |line| match parse(line) {

@@ -1,4 +1,4 @@
-//! One request on one connection, step by step and never waiting.
+//! One request on one connection, step by step and without waiting.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -13,38 +13,37 @@ use rustix::process::geteuid;
 
 use crate::exposition::Format;
 
-/// The most bytes of a request's head.
+/// Maximum length of a request's head, in bytes.
 pub(crate) const HEAD_BYTES: usize = 8 << 10;
 const MOST_HEADERS: usize = 64;
-/// How long the head of a request may take to arrive.
+/// Time for the head of a request to arrive.
 const HEAD_DEADLINE: Duration = Duration::from_secs(2);
-/// How long a connection may take altogether.
+/// Time for a whole connection.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What is read of a peer that goes on sending after its answer.
+/// Maximum number of bytes to read from a client that goes on sending after its answer.
 const MOST_IGNORED: usize = 64 << 10;
-/// They may look at everything.
+/// The user that may read everything.
 pub(crate) const ROOT_USER: u32 = 0;
 
-/// Where to accept connections.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
-    /// Without a file whose mode would say who may connect.
+    /// An abstract name, without a file whose mode would decide who may connect.
     Abstract(UnixListener),
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// The client at the other end, as far as the kernel says: connections of one client share its places.
+/// The client at the other end, as far as the kernel reports it. Connections of one client share its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// An address. Of IPv6 it is the network, in which a host may take any address.
+    /// An address. For IPv6 it is the network, in which a host may take any address.
     Host(IpAddr),
     /// A user of this host.
     User(u32),
@@ -65,27 +64,27 @@ enum Stage {
         body: Arc<[u8]>,
         done: usize,
     },
-    /// Everything is written; the peer closes. Closing first would take the answer away from a peer
-    /// that has not read it yet and still sends.
+    /// Everything is written, and the peer closes. If this end closed first, a peer that still sends and has not read
+    /// the answer would lose it.
     Closing {
         ignored: usize,
     },
 }
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It waits for the peer.
+    /// The connection waits for the peer.
     Waits,
-    /// It is over.
+    /// The connection is over.
     Over,
 }
 
-/// What is asked for.
+/// The requested page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Metrics(Format),
-    /// The page that says where the metrics are.
+    /// The page that points to the metrics.
     Root,
 }
 
@@ -146,7 +145,7 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    /// When the server drops it.
+    /// Time at which the server drops it.
     pub(crate) fn deadline(&self) -> Instant {
         self.since
             + match self.stage {
@@ -155,7 +154,7 @@ impl Connection {
             }
     }
 
-    /// What to wait for.
+    /// Events to wait for.
     pub(crate) fn awaits(&self) -> PollFlags {
         match self.stage {
             Stage::Reading(_) | Stage::Closing { .. } => PollFlags::IN,
@@ -163,8 +162,8 @@ impl Connection {
         }
     }
 
-    /// How readily it gives its place to a newcomer: one that has its answer first, one that waits for
-    /// its answer last.
+    /// Order in which connections give their places to a newcomer: first those that have their answer, last those that
+    /// wait for it.
     pub(crate) fn rank(&self) -> u8 {
         match self.stage {
             Stage::Closing { .. } => 0,
@@ -173,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// Goes on as far as it can without waiting. `body` makes what is asked for; `None`: it failed.
+    /// Continues as far as it can without waiting. `body` makes the requested page; `None`: that failed.
     pub(crate) fn step(&mut self, body: &mut dyn FnMut(Asked) -> Option<Arc<[u8]>>) -> Step {
         loop {
             let result = match &mut self.stage {
@@ -201,12 +200,12 @@ impl Connection {
     }
 }
 
-/// An answer that is known once the head of the request is.
+/// The answer, known once the head of the request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     status: &'static str,
     asked: Option<Asked>,
-    /// HEAD asks for no body.
+    /// False for HEAD.
     has_body: bool,
 }
 
@@ -238,7 +237,7 @@ impl Answer {
     }
 }
 
-/// Reads more of the head; the answer once it is there.
+/// Reads more of the head. Returns the answer once the head is complete.
 fn receive(stream: &mut Stream, read: &mut Vec<u8>) -> io::Result<Option<Answer>> {
     let mut part = [0; 2048];
     let room = (HEAD_BYTES - read.len()).min(part.len());

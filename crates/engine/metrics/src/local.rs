@@ -1,5 +1,5 @@
-//! Servers that processes of the same user, and of root, reach by an abstract name, which has no file: so
-//! they are there in every process, whatever folders there are, and leave nothing behind.
+//! Servers that processes of the same user, and of root, reach by an abstract name, which has no file. So they work in
+//! every process, whatever folders exist, and leave nothing behind.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,9 +11,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use polyrail_sys::files::{Found as FoundFile, OpenFolder};
 use polyrail_sys::peer_credentials;
 use rustix::process::geteuid;
 use socket2::Socket;
@@ -21,117 +22,161 @@ use socket2::Socket;
 use crate::ask::{Silence, ask_all};
 use crate::figures::{Figure, read};
 use crate::http::{Listener, ROOT_USER};
-use crate::sockets::{Bound, Called, call};
+use crate::sockets::{Bound, Called, call, in_turn, sockets_in};
 
-/// The thread that answers `polyrail top`; it lives in the network namespace of the thread that built the first engine,
-/// which need not be that of its process.
+/// Name of the thread that answers `polyrail top`. It lives in the network namespace of the thread that built the first
+/// engine, which need not be that of its process.
 pub const THREAD: &str = "pr-top";
 const PREFIX: &str = "polyrail-top-";
 /// The abstract names of the calling thread's network namespace, and all other Unix sockets.
-const TABLE: &str = "/proc/thread-self/net/unix";
-/// In the table's flags: somebody listens.
+pub(crate) const TABLE: &str = "/proc/thread-self/net/unix";
+/// Flag of the table: the socket listens.
 const LISTENS: u32 = 1 << 16;
-/// Names that are called, and how long that may take. Any user of the host may listen under any number of them.
+/// Maximum number of names to call, and time for that. Any user of the host may listen under any number of them.
 const MOST_CALLED: usize = 16_384;
 const CALL_DEADLINE: Duration = Duration::from_millis(500);
-/// How long it may take to find out which of the names are the sockets of the process in them.
+/// Time for finding out which of the names are sockets of the process in them.
 const PROOF_DEADLINE: Duration = Duration::from_millis(200);
-/// Sockets of a process that are asked: one for each copy of this crate that was loaded into it.
+/// Maximum number of sockets to ask per process: one for each copy of this crate that was loaded into it.
 const MOST_OF_PROCESS: usize = 4;
-/// Sockets of the calling user that are asked, and of any other user.
+/// Maximum number of sockets to ask of the calling user, of any other user, and of a folder.
 const MOST_OF_USER: usize = 256;
-/// Sockets of all other users together that are asked.
+/// Maximum number of sockets to ask of all other users together.
 const MOST_OF_OTHERS: usize = 384;
 
 /// Answers of processes.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// One for each socket that was asked.
+    /// One answer for each socket that was asked.
     pub answers: Vec<Answer>,
-    /// Sockets under such a name that were not asked: there are more than one process, user or look may have.
+    /// Number of sockets under such a name that were not asked, because of the limits per process, user or call.
     pub not_asked: usize,
 }
 
-/// What a process said that serves its metrics under an abstract name.
+/// Answer of a process that serves its metrics under an abstract name.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its number; `None` in a PID namespace that the calling process doesn't see.
+    /// Process number; `None` in a PID namespace that the calling process doesn't see.
     pub process: Option<u32>,
-    /// Its user.
+    /// User of the process.
     pub user: u32,
-    /// What it said.
+    /// Metrics of the process, or the reason why there are none.
     pub figures: Result<Vec<Figure>, NoAnswer>,
 }
 
-/// Why a process said nothing.
+/// Reason for a process without metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// It is another user's, and the calling process is not root's.
+    /// The process is another user's, and the calling process is not root's.
     Forbidden,
-    /// It did not answer in time.
+    /// The process did not answer in time.
     Late,
-    /// It said something that is no metrics, or hung up.
+    /// The process sent something other than metrics, or hung up.
     Garbage,
 }
 
-/// Listens under a name of its own.
+/// Listens under a unique name.
 pub(crate) fn listen() -> io::Result<Bound> {
-    // The number alone may be another process's in another PID namespace.
+    // The process number alone may be another process's in another PID namespace.
     let random = getrandom::u32().map_err(io::Error::other)?;
     let name = format!("{PREFIX}{}-{random:08x}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     Ok(Bound { listener: Listener::Abstract(listener), file: None })
 }
 
-/// Asks the processes in the calling thread's network namespace that serve their metrics under an
-/// abstract name, or only one of them. Takes two seconds at most, however many of them hang: processes of the calling user
-/// are asked first, then all others.
+/// Asks the processes in the calling thread's network namespace that serve their metrics under an abstract name, or
+/// only process `only`. Takes at most two seconds, however many of them hang: processes of the calling user are asked
+/// first, then all others.
 ///
 /// # Errors
 /// If the kernel does not list the names.
 pub fn ask_local(only: Option<u32>) -> io::Result<Answers> {
+    let (told, not_asked) = texts(only)?;
+    Ok(Answers { answers: told.into_iter().map(Told::read).collect(), not_asked })
+}
+
+/// Asks the processes with a socket in a folder, or only process `only`. The kernel reports which process a socket
+/// belongs to, whatever its name. Takes at most a second, however many of them hang.
+///
+/// # Errors
+/// If the folder can't be read.
+pub fn ask_folder(folder: &Path, only: Option<u32>) -> io::Result<Answers> {
+    let folder = OpenFolder::open(folder)?;
+    let sockets: BTreeMap<String, FoundFile> = sockets_in(&folder)?.into_iter().collect();
+    let in_folder = sockets.len();
+    let sockets = in_turn(sockets, FoundFile::owner);
+    let held = sockets.into_iter().take(MOST_OF_USER).filter_map(|(socket, _)| {
+        let Called::Connected(called) = call(&folder.path_by_descriptor(&socket)) else {
+            return None;
+        };
+        let (process, user) = peer_credentials(&called).ok()?;
+        let answer = Answer { process, user, figures: Err(NoAnswer::Late) };
+        let is_wanted = only.is_none() || process == only;
+        is_wanted.then_some(Held { answer, socket, called: Called::Connected(called) })
+    });
+    let answers = asked(held.collect()).into_iter().map(Told::read).collect();
+    Ok(Answers { answers, not_asked: in_folder.saturating_sub(MOST_OF_USER) })
+}
+
+/// A process that was asked, and its text.
+pub(crate) struct Told {
+    /// The answer without metrics.
+    pub(crate) answer: Answer,
+    /// Name as in the kernel's list.
+    pub(crate) socket: String,
+    pub(crate) text: Result<String, Silence>,
+}
+
+impl Told {
+    fn read(self) -> Answer {
+        let figures = match self.text {
+            Ok(text) => read(&text).map_err(|_| NoAnswer::Garbage),
+            Err(Silence::Dead) => Err(NoAnswer::Forbidden),
+            Err(Silence::Timeout) => Err(NoAnswer::Late),
+            Err(Silence::Garbage | Silence::TooLarge | Silence::System) => Err(NoAnswer::Garbage),
+        };
+        Answer { figures, ..self.answer }
+    }
+}
+
+/// Returns the texts of the processes that [`ask_local`] asks, and the number of sockets that were not asked.
+pub(crate) fn texts(only: Option<u32>) -> io::Result<(Vec<Told>, usize)> {
     let mut found = Found::default();
     found.call_all(fair(names(&fs::read(TABLE)?), only, &Proc), only);
     let own = geteuid().as_raw();
     let (own, others): (Vec<Held>, Vec<Held>) =
         found.held.into_iter().partition(|held| held.answer.user == own);
-    let answers = [own, others].into_iter().flat_map(asked).collect();
-    Ok(Answers { answers, not_asked: found.not_asked })
+    Ok(([own, others].into_iter().flat_map(asked).collect(), found.not_asked))
 }
 
 /// Asks all of these at once.
-fn asked(mut held: Vec<Held>) -> Vec<Answer> {
+fn asked(mut held: Vec<Held>) -> Vec<Told> {
     let count = held.len();
     let connect = |index: usize| mem::replace(&mut held[index].called, Called::Dead);
     let texts = ask_all(count, count, connect);
-    let figures = |text: Result<String, Silence>| match text {
-        Ok(text) => read(&text).map_err(|_| NoAnswer::Garbage),
-        Err(Silence::Dead) => Err(NoAnswer::Forbidden),
-        Err(Silence::Timeout) => Err(NoAnswer::Late),
-        Err(Silence::Garbage | Silence::TooLarge | Silence::System) => Err(NoAnswer::Garbage),
-    };
-    let each = held.into_iter().zip(texts);
-    each.map(|(held, text)| Answer { figures: figures(text), ..held.answer }).collect()
+    let told = |(held, text): (Held, _)| Told { answer: held.answer, socket: held.socket, text };
+    held.into_iter().zip(texts).map(told).collect()
 }
 
-/// A name of such a server.
+/// Abstract name of such a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name {
     path: PathBuf,
     /// The process in it, as its own PID namespace numbers it.
     pid: u32,
-    /// A later socket has a higher one.
+    /// Later sockets have higher ones.
     inode: u64,
 }
 
 /// A process to ask.
 struct Held {
     answer: Answer,
+    socket: String,
     /// [`Called::Dead`]: this user may not ask it.
     called: Called,
 }
 
-/// The processes to ask, with a bound for each process and user.
+/// The processes to ask, with limits per process and user.
 #[derive(Default)]
 struct Found {
     held: Vec<Held>,
@@ -169,8 +214,8 @@ impl Found {
         self.hold(name, (process, user), Called::Connected(socket));
     }
 
-    /// Adds a process whose socket takes no connection now, as while others knock at it. Without a connection only `/proc`
-    /// tells whose the socket is.
+    /// Adds a process whose socket accepts no connection now, for instance while others fill its queue. Without a
+    /// connection only `/proc` shows which process the socket belongs to.
     fn add_late(&mut self, name: &Name, only: Option<u32>, processes: &impl Processes) {
         if only.is_some_and(|only| only != name.pid) {
             return;
@@ -179,7 +224,7 @@ impl Found {
         match (user, processes.sockets(name.pid)) {
             (Some(_), Some(sockets)) if !sockets.contains(&name.inode) => {}
             (Some(user), _) => self.hold(name, (Some(name.pid), user), Called::Full),
-            // It is in another PID namespace.
+            // The process is in another PID namespace.
             (None, _) => self.not_asked += 1,
         }
     }
@@ -201,29 +246,31 @@ impl Found {
         self.of_others += usize::from(is_other);
         let may_ask = !is_other || own == ROOT_USER;
         let answer = Answer { process, user, figures: Err(NoAnswer::Forbidden) };
-        self.held.push(Held { answer, called: if may_ask { called } else { Called::Dead } });
+        let socket = name.path.to_string_lossy().replace('\0', "@");
+        let called = if may_ask { called } else { Called::Dead };
+        self.held.push(Held { answer, socket, called });
     }
 
-    /// Whether the process that listens is the one in the name. Otherwise another process squats on the name. Of processes
-    /// outside the calling process's PID namespace the kernel gives no number to compare.
+    /// Whether the process that listens is the one in the name. Otherwise another process squats on the name. For
+    /// processes outside the calling process's PID namespace the kernel gives no number to compare.
     fn is_named_after(&mut self, name: &Name, process: Option<u32>) -> bool {
         let Some(process) = process.filter(|process| *process != name.pid) else { return true };
         self.namespaced.entry(process).or_insert_with(|| own_numbers(process)).contains(&name.pid)
     }
 }
 
-/// The numbers of a process in its own PID namespaces.
+/// Numbers of a process in its own PID namespaces.
 fn own_numbers(process: u32) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
     numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// What `/proc` says of processes.
+/// Facts about processes from `/proc`.
 trait Processes {
-    /// The user of a process, if there is such a process.
+    /// User of a process, if the process exists.
     fn user(&self, pid: u32) -> Option<u32>;
-    /// The sockets that a process has, if the calling process may know them.
+    /// Sockets of a process, if the calling process may read them.
     fn sockets(&self, pid: u32) -> Option<HashSet<u64>>;
 }
 
@@ -243,9 +290,9 @@ impl Processes for Proc {
     }
 }
 
-/// The names in an order in which no user's hide another's: those of `first` and of the calling user's processes come
-/// before the others, of which each user's take turns. Of the names after one process, those come first that are its own sockets; more than
-/// it may have, that can't be told so, come last.
+/// Sorts the names so that no user's hide another's. Those of `first` and of the calling user's processes come before
+/// the others, which take turns by user. Among the names that contain one process, the process's own sockets come
+/// first. If there are more than it may have, those that can't be attributed to it come last.
 fn fair(names: Vec<Name>, first: Option<u32>, processes: &impl Processes) -> Vec<Name> {
     let until = Instant::now() + PROOF_DEADLINE;
     let own = geteuid().as_raw();
@@ -275,7 +322,7 @@ fn fair(names: Vec<Name>, first: Option<u32>, processes: &impl Processes) -> Vec
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The names of these servers in a table of Unix sockets, as paths that begin with a zero byte, later sockets before
+/// Names of these servers in a table of Unix sockets, as paths that begin with a zero byte, later sockets before
 /// earlier ones. Names of other programs may hold any bytes.
 fn names(table: &[u8]) -> Vec<Name> {
     let name_in = |line: &[u8]| {
@@ -305,7 +352,7 @@ mod tests {
 
     use super::*;
 
-    /// For tests that look at all sockets of this process.
+    /// Lock for tests that look at all sockets of this process.
     static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -430,7 +477,7 @@ mod tests {
             let name = format!("{PREFIX}{pid}-{number:08x}");
             UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
         };
-        // No process has such a number, and the kernel says that this one listens.
+        // No process has such a number, and the kernel reports that this one listens.
         let others: Vec<UnixListener> = (0..300).map(|at| squat(u32::MAX - at, at)).collect();
         let own_names: Vec<UnixListener> = (0..300).map(|at| squat(own, at)).collect();
         let start = Instant::now();

@@ -16,10 +16,10 @@ use crate::server::{Running, THREAD};
 use crate::sockets::{self, Bound, SocketFile};
 
 static SERVERS: PerProcess<Mutex<Servers>> = PerProcess::new();
-/// One more than the number of this process among those that work together; 0 if it is not known.
+/// One more than the rank that [`set_rank`] set; 0 if it is unknown.
 static RANK: AtomicU64 = AtomicU64::new(0);
 
-/// The longest name of an engine in a label, in characters.
+/// Maximum length of an engine's name in a label, in characters.
 const LONGEST_NAME: usize = 100;
 
 #[derive(Default)]
@@ -33,38 +33,38 @@ type Place = Option<MetricsListen>;
 
 struct Server {
     sources: Arc<Mutex<Vec<Registered>>>,
-    // In this order: it ends, and then its file goes.
+    // In this order: the server ends, and then its file is removed.
     _running: Running,
     _file: Option<SocketFile>,
 }
 
 struct Registered {
     number: u64,
-    /// Its label.
+    /// Value of the label `engine`.
     engine: String,
     source: Arc<dyn Source>,
 }
 
-/// Metrics can't be served.
+/// Error of a server that can't listen.
 #[derive(Debug, Error)]
 #[error("metrics_listen = `{value}`: can't listen: {source}; allowed: {allowed}")]
 pub struct ServeError {
     /// The setting's value.
     pub value: String,
-    /// What it may be.
+    /// Allowed values.
     pub allowed: &'static str,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
 impl ServeError {
-    /// What to do about it.
+    /// Fix to suggest to the user.
     pub fn help(&self) -> String {
         let share = "several processes of a host share dir:FOLDER, which `polyrail exporter` reads";
         match self.source.kind() {
             io::ErrorKind::AddrInUse => format!("give each process a place of its own; {share}"),
             io::ErrorKind::NotFound => "make the folder: `mkdir -p` with its name".to_owned(),
-            // Of places only ports have no folder.
+            // Only ports have no folder.
             io::ErrorKind::PermissionDenied if !self.value.contains('/') => PORT_HELP.to_owned(),
             io::ErrorKind::PermissionDenied => {
                 "name a folder that this user can write to, or change its permissions".to_owned()
@@ -74,11 +74,11 @@ impl ServeError {
     }
 }
 
-/// For an address whose port this process may not have.
+/// Help for an address whose port this process may not use.
 pub(crate) const PORT_HELP: &str =
     "a port below 1024 takes root, or CAP_NET_BIND_SERVICE; choose one from 1024 on";
 
-/// A source whose figures are served until this is dropped.
+/// Registration of a source, which is served until this is dropped.
 #[derive(Debug)]
 #[must_use = "the metrics are served until this is dropped"]
 pub struct Registration {
@@ -87,16 +87,15 @@ pub struct Registration {
     number: u64,
 }
 
-/// Tells the number of this process among those that work together, for the label `rank`.
+/// Sets this process's number among those that work together, for the label `rank`.
 pub fn set_rank(rank: u32) {
     RANK.store(u64::from(rank) + 1, Ordering::Relaxed);
 }
 
-/// Serves the figures of a source there, together with those of all sources of this process that are
-/// served at the same place.
+/// Serves the metrics of a source at a place, together with those of all sources of this process that are served there.
 ///
 /// # Errors
-/// If nobody can listen there.
+/// If this process can't listen there.
 pub fn serve(
     place: &MetricsListen,
     host: &str,
@@ -106,8 +105,8 @@ pub fn serve(
     register(Some(place.clone()), source, start)
 }
 
-/// Serves the figures of a source to [`ask_local`](crate::ask_local): to processes of the same user, and
-/// of root, in the same network namespace.
+/// Serves the metrics of a source to [`ask_local`](crate::ask_local): to processes of the same user, and of root, in
+/// the same network namespace.
 ///
 /// # Errors
 /// If the system has no such socket for this process.
@@ -135,7 +134,7 @@ fn register<E>(
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // In a copy of the process it is not ours to end.
+        // A forked copy of the process must not end it.
         if std::process::id() != self.pid {
             return;
         }
@@ -147,7 +146,7 @@ impl Drop for Registration {
         drop(sources);
         let ended = if is_last { servers.by_place.remove(&self.place) } else { None };
         drop(servers);
-        // Its thread is waited for, which must not be with the lock.
+        // Dropped without the lock, because the drop waits for the server's thread.
         drop(ended);
     }
 }
@@ -203,7 +202,7 @@ impl Server {
 fn render(sources: &Mutex<Vec<Registered>>) -> String {
     let mut samples = Samples::default();
     let rank = RANK.load(Ordering::Relaxed).checked_sub(1);
-    // Not with the lock: what ends here may end another source.
+    // Without the lock: the drop of a source here may end another one.
     let sources: Vec<_> =
         lock(sources).iter().map(|one| (one.engine.clone(), one.source.clone())).collect();
     for (engine, source) in sources {

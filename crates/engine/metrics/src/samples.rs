@@ -1,4 +1,4 @@
-//! What is measured at one moment, and its text.
+//! Measurements of one moment, and their text.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -13,21 +13,20 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::exposition::LONGEST_OWN_VALUE;
 use crate::families::{Family, Kind, PREFIX, all};
 
-/// The figures of one moment, of any number of engines.
+/// The metrics of one moment, of any number of engines.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// Labels of the engine whose figures come.
+    /// Labels of the engine whose metrics are being added.
     common: Vec<(&'static str, String)>,
     rows: Vec<(&'static Family, Vec<Row>)>,
 }
 
-/// Something that has figures.
+/// A source of metrics.
 pub trait Source: Send + Sync {
-    /// What to call it, for the label `engine`. Others may have the same name.
+    /// Name for the label `engine`. Other sources may have the same one.
     fn name(&self) -> String;
 
-    /// Adds its figures. It may be called from any thread, and must not wait for anything but short
-    /// locks.
+    /// Adds its metrics. May be called from any thread, and must wait for nothing but short locks.
     fn collect(&self, samples: &mut Samples);
 }
 
@@ -43,18 +42,18 @@ type Labels = Vec<(&'static str, String)>;
 enum Value {
     Count(u64),
     Number(f64),
-    /// The sum, and how many values are in each bucket, with its upper bound; the last one has none.
+    /// The sum, and for each bucket its upper bound and its count; the last bound is infinite.
     Buckets(f64, Vec<(f64, u64)>),
     Info,
 }
 
 impl Samples {
-    /// From now on, figures are those of this engine.
+    /// Sets the labels of the engine whose metrics follow.
     pub(crate) fn of(&mut self, common: Vec<(&'static str, String)>) {
         self.common = common.into_iter().map(|(name, it)| (name, value_of(&it))).collect();
     }
 
-    /// Adds a number that only grows, or one that is whole.
+    /// Adds a number that only grows, or an integer.
     pub fn count(&mut self, family: &'static Family, labels: &[&str], value: u64) {
         self.add(family, labels, Value::Count(value));
     }
@@ -64,8 +63,8 @@ impl Samples {
         self.add(family, labels, Value::Number(value));
     }
 
-    /// Adds a histogram: the sum of all values, and for each bucket its upper bound and how many values
-    /// are in it and in no smaller one. The bound of the last one is infinite.
+    /// Adds a histogram: the sum of all values, and for each bucket its upper bound and the number of values in it and
+    /// in no smaller one. The last bound is infinite.
     pub fn histogram(
         &mut self,
         family: &'static Family,
@@ -76,14 +75,14 @@ impl Samples {
         self.add(family, labels, Value::Buckets(sum, buckets));
     }
 
-    /// Adds labels that say what there is to say.
+    /// Adds an info metric, whose labels hold its information.
     pub fn info(&mut self, family: &'static Family, labels: &[&str]) {
         self.add(family, labels, Value::Info);
     }
 
     fn add(&mut self, family: &'static Family, labels: &[&str], value: Value) {
         assert_eq!(labels.len(), family.labels.len(), "{}: labels", family.name);
-        // What reads them refuses labels that steer a terminal, and all else with them.
+        // Readers refuse labels that steer a terminal, and the whole text with them.
         let labels = labels.iter().map(|one| value_of(one));
         let own = family.labels.iter().copied().zip(labels);
         let row = Row { labels: self.common.iter().cloned().chain(own).collect(), value };
@@ -107,7 +106,7 @@ impl Samples {
     }
 }
 
-/// Hands the rows to the encoder.
+/// Passes the rows to the encoder.
 #[derive(Debug)]
 struct Collected(Mutex<Vec<(&'static Family, Vec<Row>)>>);
 
@@ -116,7 +115,7 @@ impl Collector for Collected {
         let rows = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (family, rows) in rows.iter() {
             let unit = family.unit.map(|unit| Unit::Other(unit.to_owned()));
-            // The encoder adds the full stop to what it registers itself, and not here.
+            // The encoder adds the full stop to help texts that it registers itself, but not here.
             let mut metric =
                 encoder.encode_descriptor(family.name, family.help, unit.as_ref(), kind(family))?;
             for row in rows {
@@ -127,7 +126,7 @@ impl Collector for Collected {
     }
 }
 
-/// A value of a label, as readers take it.
+/// Limits the value of a label to what readers accept.
 fn value_of(text: &str) -> String {
     shortened(text, LONGEST_OWN_VALUE)
 }

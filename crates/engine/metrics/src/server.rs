@@ -1,4 +1,4 @@
-//! A server with a bound on everything: one thread, a few connections, small heads, deadlines.
+//! A server with limits on everything: one thread, a few connections, small request heads, deadlines.
 
 use std::cmp::Reverse;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,38 +13,38 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::exposition::{Exposition, Format};
 use crate::http::{Asked, Connection, Listener, Step};
 
-/// Connections at a time. One more takes the place of the one that needs its place least.
+/// Maximum number of connections. One more replaces the one that needs its place least.
 const MOST_CONNECTIONS: usize = 64;
-/// A text is used again for this long, so that scrapers can't keep the engine busy.
+/// Time for which a text is used again, so that scrapers can't keep the engine busy.
 const FRESH: Duration = Duration::from_millis(100);
-/// And for as many times as long as it took to make.
+/// The same as a multiple of the time that it took to make.
 const FRESH_TIMES: u32 = 4;
-/// Connections accepted before those that are there have their turn again.
+/// Number of connections accepted before existing ones have their turn again.
 const MOST_ACCEPTED: usize = 32;
 /// So a connection has had a turn before others can take its place.
 const _: () = assert!(MOST_ACCEPTED < MOST_CONNECTIONS);
-/// How long to accept nobody when the system has no room for another connection.
+/// Pause of accepting when the system has no room for another connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const ROOT: &str = "Metrics are at /metrics.\n";
 
-/// The thread of what a setting or an option asked for.
+/// Name of the thread that serves what a setting or an option requested.
 pub(crate) const THREAD: &str = "pr-metrics";
 
 /// Makes the text of all metrics, in the format of OpenMetrics.
 pub(crate) type Render = Box<dyn FnMut() -> String + Send>;
 
-/// A server that runs; it ends when this is dropped.
+/// A running server, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     thread: Option<JoinHandle<()>>,
-    /// A byte here wakes it.
+    /// A byte written here wakes the thread.
     wake: UnixStream,
     stop: Arc<AtomicBool>,
 }
 
 impl Running {
-    /// By a thread of this name.
+    /// Starts the server on a thread of this name.
     pub(crate) fn start(name: &str, listener: Listener, render: Render) -> io::Result<Self> {
         match &listener {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
@@ -72,7 +72,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // If the pipe were full it would be awake.
+        // If the socket is full the thread is awake.
         let _ = (&self.wake).write(&[0]);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
@@ -133,7 +133,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for something to do: whether somebody calls, and which connections can go on.
+    /// Waits for something to do. Returns whether a client is connecting, and which connections can continue.
     fn wait(&mut self, now: Instant) -> io::Result<(bool, Vec<bool>)> {
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let deadlines = self.connections.iter().map(Connection::deadline);
@@ -160,7 +160,7 @@ impl Server {
             let mut connection = match self.listener.accept() {
                 Ok(connection) => connection,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Who called has hung up, or may not ask.
+                // The client has hung up, or may not ask.
                 Err(error)
                     if [ErrorKind::ConnectionAborted, ErrorKind::Interrupted]
                         .contains(&error.kind()) =>
@@ -185,7 +185,7 @@ impl Server {
         }
     }
 
-    /// Drops a connection of the client that has most: the oldest one of those that give their places most readily.
+    /// Drops a connection of the client that has most: the oldest one of those that need their places least.
     fn make_room(&mut self) {
         let all = &self.connections;
         let of_client = |client| all.iter().filter(|one| one.client == client).count();
@@ -222,7 +222,7 @@ impl Pages {
     }
 }
 
-/// Until when to use again what was begun then.
+/// Time until which a text is used again whose making began at `begun`.
 fn until(begun: Instant) -> Instant {
     Instant::now() + FRESH.max(begun.elapsed() * FRESH_TIMES)
 }

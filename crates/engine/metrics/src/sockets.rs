@@ -1,5 +1,6 @@
 //! Listening, and the sockets in a folder: their names, and those that dead processes left.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -13,11 +14,11 @@ use crate::http::Listener;
 
 const PREFIX: &str = "polyrail-";
 const SUFFIX: &str = ".sock";
-/// Who owns the file and their group may ask.
+/// The file's owner and its group may ask.
 const MODE: u32 = 0o660;
-/// Connections that the kernel holds until the server accepts them.
+/// Number of connections that the kernel holds until the server accepts them.
 const BACKLOG: i32 = 1024;
-/// Entries of a folder that are looked at.
+/// Maximum number of entries of a folder to look at.
 const MOST_ENTRIES: usize = 65_536;
 
 /// A listener, and the file to remove at its end.
@@ -35,24 +36,25 @@ pub(crate) struct SocketFile {
     found: Found,
 }
 
-/// What became of an attempt to connect to a socket.
+/// Result of an attempt to connect to a socket.
 pub(crate) enum Called {
     Connected(Socket),
-    /// Nobody listens there any more: its process is dead.
+    /// No process listens there any more: its process is dead.
     Dead,
-    /// It listens, and takes nobody: it hangs.
+    /// A process listens but accepts no connection: it hangs.
     Full,
     Failed(io::Error),
 }
 
 pub(crate) fn on_port(address: SocketAddr) -> io::Result<Bound> {
     let listener = TcpListener::bind(address)?;
-    // The library asks for 128: where more come at once, the kernel drops them, and a scraper tries again after a second.
+    // The library sets 128. Where more connect at once, the kernel drops them, and a scraper tries again after a
+    // second.
     SockRef::from(&listener).listen(BACKLOG)?;
     Ok(Bound { listener: Listener::Tcp(listener), file: None })
 }
 
-/// Listens at this path; a socket there that nobody listens on any more is replaced.
+/// Listens at this path. Replaces a socket there that no process listens on any more.
 pub(crate) fn on_path(path: &Path) -> io::Result<Bound> {
     let (folder, name) = OpenFolder::of(path)?;
     if let Some(found) = folder.find(&name)? {
@@ -70,7 +72,7 @@ pub(crate) fn on_path(path: &Path) -> io::Result<Bound> {
     bind(folder, name)
 }
 
-/// Listens on a socket with a name of its own in this folder. Those of dead processes are removed.
+/// Listens on a socket with a unique name in this folder. Removes those of dead processes.
 pub(crate) fn in_folder(folder: &Path) -> io::Result<Bound> {
     let folder = OpenFolder::open(folder)?;
     for (name, found) in sockets_in(&folder).unwrap_or_default() {
@@ -82,10 +84,10 @@ pub(crate) fn in_folder(folder: &Path) -> io::Result<Bound> {
     bind(folder, name)
 }
 
-/// Listens under another name first: a socket under its own name always has a listener, so one that
-/// has none is of a dead process.
+/// Listens under a temporary name first. A socket under its final name always has a listener, so one without belongs to
+/// a dead process.
 fn bind(folder: OpenFolder, name: OsString) -> io::Result<Bound> {
-    // The name of a file may be longer than one that can be connected to.
+    // A file name may be longer than one that can be connected to.
     SockAddr::unix(folder.path().join(&name))?;
     let first = format!(".{}", unique_name()?);
     let listener = UnixListener::bind(folder.path_by_descriptor(&first))?;
@@ -112,19 +114,19 @@ fn finish(folder: &OpenFolder, first: &OsStr, name: &OsStr) -> io::Result<Found>
     Ok(found)
 }
 
-/// The process number, and what tells apart two processes that have the same one in two containers.
+/// The process number, and a random part that tells apart two processes with the same one in two containers.
 fn unique_name() -> io::Result<String> {
     let random = getrandom::u32().map_err(io::Error::other)?;
     Ok(format!("{PREFIX}{}-{random:08x}{SUFFIX}", std::process::id()))
 }
 
-/// The process number in the name of a socket.
+/// Process number in the name of a socket.
 pub(crate) fn pid_in(name: &str) -> Option<&str> {
     let (pid, _) = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?;
     pid.parse::<u32>().is_ok().then_some(pid)
 }
 
-/// The sockets in a folder by name. Those that are not ready yet have a dot in front.
+/// Sockets in a folder by name. Those that are not ready yet begin with a dot and are left out.
 pub(crate) fn sockets_in(folder: &OpenFolder) -> io::Result<Vec<(String, Found)>> {
     let names = folder.names(MOST_ENTRIES)?.into_iter();
     let names = names.filter_map(|name| name.into_string().ok());
@@ -135,6 +137,21 @@ pub(crate) fn sockets_in(folder: &OpenFolder) -> io::Result<Vec<(String, Found)>
     let mut found: Vec<_> = found.collect();
     found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     Ok(found)
+}
+
+/// Sorts by name, with the first of each user before the second of any, so that no user's sockets keep out another's.
+pub(crate) fn in_turn<T>(all: BTreeMap<String, T>, user: impl Fn(&T) -> u32) -> Vec<(String, T)> {
+    let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut found: Vec<_> = all
+        .into_iter()
+        .map(|(name, one)| {
+            let turn = turns.entry(user(&one)).or_default();
+            *turn += 1;
+            (*turn, (name, one))
+        })
+        .collect();
+    found.sort_by_key(|(turn, _)| *turn);
+    found.into_iter().map(|(_, one)| one).collect()
 }
 
 /// Connects without waiting. A path that begins with a zero byte is an abstract name.
@@ -155,7 +172,7 @@ pub(crate) fn call(path: &Path) -> Called {
     }
 }
 
-/// Removes a socket without a listener if it has a name that only Polyrail gives; returns whether it is gone.
+/// Removes a socket without a listener if its name is one that only Polyrail gives. Returns whether it was removed.
 pub(crate) fn remove_dead(folder: &OpenFolder, name: &str, found: &Found) -> bool {
     pid_in(name).is_some() && folder.remove(name, found).unwrap_or(false)
 }
@@ -173,6 +190,19 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn sockets_of_one_user_keep_out_none_of_another() {
+        let of = |user: u32| move |number: u32| (format!("polyrail-{user}-{number:03}.sock"), user);
+        let all = (0..300).map(of(1000)).chain((0..2).map(of(1001))).collect();
+        let order: Vec<u32> =
+            in_turn(all, |user| *user).into_iter().map(|(_, user)| user).collect();
+        assert_eq!(order[..5], [1000, 1001, 1000, 1001, 1000]);
+        let one = (0..9).map(of(7)).collect::<BTreeMap<_, _>>();
+        let names: Vec<String> = one.keys().cloned().collect();
+        let in_turn = in_turn(one, |user| *user);
+        assert_eq!(in_turn.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), names);
+    }
 
     #[test]
     fn a_socket_has_a_name_of_its_own_and_goes_with_its_process() {

@@ -1,4 +1,4 @@
-//! An exporter and processes that mean no good.
+//! The exporter with hostile processes.
 
 mod common;
 
@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use common::{LONG, body, get, status};
 use polyrail_config::MetricsListen;
 use polyrail_metrics::families::engine as families;
-use polyrail_metrics::{Exporter, Registration, Samples, Source, serve, set_rank};
+use polyrail_metrics::{
+    Exporter, Registration, Samples, Source, ask_folder, serve, serve_local, set_rank,
+};
 use polyrail_skip::skip;
 
 struct Engine;
@@ -40,7 +42,7 @@ fn engine_in(folder: &Path) -> Registration {
 }
 
 fn exporter(folder: &Path) -> Exporter {
-    Exporter::start("127.0.0.1:0".parse().unwrap(), folder, "test").unwrap()
+    Exporter::start("127.0.0.1:0".parse().unwrap(), Some(folder), "test").unwrap()
 }
 
 fn scrape(exporter: &Exporter, accept: &str) -> String {
@@ -51,13 +53,13 @@ fn scrape(exporter: &Exporter, accept: &str) -> String {
     body(&answer).to_owned()
 }
 
-/// A process that takes every connection, and does this with each.
+/// A process that accepts every connection, and calls `act` with each.
 fn bad_process(path: &Path, act: impl Fn(UnixStream) + Send + 'static) {
     let listener = UnixListener::bind(path).unwrap();
     thread::spawn(move || listener.incoming().flatten().for_each(act));
 }
 
-/// Reads the request and says this.
+/// Reads the request and answers with this text.
 fn say(path: &Path, text: &'static str) {
     bad_process(path, move |mut stream| {
         let _ = stream.read(&mut [0; 4096]);
@@ -90,6 +92,36 @@ fn what_processes_say_is_merged_with_their_labels() {
 }
 
 #[test]
+fn without_a_folder_it_asks_the_processes_of_this_user() {
+    let engine = serve_local(Arc::new(Engine)).unwrap();
+    let exporter = Exporter::start("127.0.0.1:0".parse().unwrap(), None, "test").unwrap();
+    let page = scrape(&exporter, "application/openmetrics-text");
+    let pid = std::process::id();
+    let up = format!("polyrail_up{{pid=\"{pid}\",socket=\"@polyrail-top-{pid}-");
+    assert!(page.contains(&up), "{page}");
+    assert!(page.contains(&format!("polyrail_operations{{pid=\"{pid}\",engine=")), "{page}");
+    assert!(page.contains("polyrail_exporter_folder_readable 1\n"), "{page}");
+    drop(engine);
+}
+
+#[test]
+fn a_process_in_a_folder_is_the_one_that_the_kernel_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let _engine = engine_in(folder.path());
+    let own = std::process::id();
+    let socket = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    fs::rename(socket, folder.path().join("polyrail-1-0.sock")).unwrap();
+    let answers = ask_folder(folder.path(), None).unwrap();
+    assert_eq!((answers.answers.len(), answers.not_asked), (1, 0));
+    let answer = &answers.answers[0];
+    assert_eq!(answer.process, Some(own));
+    let figures = answer.figures.as_ref().unwrap();
+    assert!(figures.iter().any(|figure| figure.name == "polyrail_operations"), "{figures:?}");
+    assert!(ask_folder(folder.path(), Some(own + 1)).unwrap().answers.is_empty());
+    assert!(ask_folder(&folder.path().join("none"), None).is_err());
+}
+
+#[test]
 fn a_name_that_steers_a_terminal_is_escaped_and_two_that_look_alike_then_are_one() {
     let folder = tempfile::tempdir().unwrap();
     let names =
@@ -113,7 +145,7 @@ fn a_name_that_steers_a_terminal_is_escaped_and_two_that_look_alike_then_are_one
 fn bad_processes_cost_their_deadline_and_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // It listens, and nobody accepts.
+    // The process listens, but accepts nothing.
     let _hangs = UnixListener::bind(at("polyrail-1-a.sock")).unwrap();
     say(&at("polyrail-2-a.sock"), "HTTP/1.1 200 OK\r\n\r\nhello\n");
     say(&at("polyrail-3-a.sock"), "garbage");
@@ -121,7 +153,7 @@ fn bad_processes_cost_their_deadline_and_are_reported() {
     let stolen = "HTTP/1.1 200 OK\r\n\r\n# TYPE polyrail_up gauge\npolyrail_up 1\n# EOF\n";
     say(&at("polyrail-5-a.sock"), stolen);
     bad_process(&at("polyrail-6-a.sock"), |mut stream| {
-        // It never stops.
+        // The answer never stops.
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
     fs::write(at("polyrail-8-a.sock"), "no socket").unwrap();
@@ -233,7 +265,7 @@ fn two_containers_with_the_same_process_number_are_told_apart() {
 fn a_port_in_use_is_refused_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let first = exporter(folder.path());
-    let error = Exporter::start(first.address(), folder.path(), "test").unwrap_err();
+    let error = Exporter::start(first.address(), Some(folder.path()), "test").unwrap_err();
     assert!(error.to_string().starts_with("--listen `127.0.0.1:"), "{error}");
     assert!(error.to_string().contains("; allowed: "), "{error}");
     assert!(error.help().contains("another port"), "{}", error.help());

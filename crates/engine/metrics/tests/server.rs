@@ -1,4 +1,4 @@
-//! A server and scrapers that mean no good.
+//! The server with hostile scrapers.
 
 mod common;
 
@@ -19,14 +19,14 @@ use polyrail_skip::HeldPort;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-/// Connections that the server holds at most.
+/// Maximum number of connections that the server holds.
 const PLACES: usize = 64;
 
-/// A source that tells how often it was asked.
+/// A source that counts how often it was asked.
 #[derive(Default)]
 struct Counting {
     asked: AtomicU64,
-    /// How many further rows it has.
+    /// Number of further rows.
     rows: usize,
 }
 
@@ -45,7 +45,6 @@ impl Source for Counting {
     }
 }
 
-/// Serves a source with that many rows.
 fn serving(rows: usize) -> (Arc<Counting>, Served, SocketAddr) {
     let port = HeldPort::new();
     let source = Arc::new(Counting { rows, ..Counting::default() });
@@ -54,7 +53,7 @@ fn serving(rows: usize) -> (Arc<Counting>, Served, SocketAddr) {
     (source, (served, port), address)
 }
 
-/// What serves, and its port.
+/// A server's registration, and its port.
 type Served = (Registration, HeldPort);
 
 fn at(path: &Path) -> MetricsListen {
@@ -101,7 +100,7 @@ fn a_thousand_connections_that_say_nothing_keep_nobody_waiting() {
     let idle: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(address).unwrap()).collect();
     let start = Instant::now();
     assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
-    // It takes milliseconds, and more on a machine that stood still.
+    // Takes milliseconds, and more on a machine that stood still.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     let is_open = |stream: &&TcpStream| {
         stream.set_nonblocking(true).unwrap();
@@ -117,7 +116,7 @@ fn a_newcomer_takes_the_place_of_the_one_that_has_been_silent_for_longest() {
     let _idle: Vec<TcpStream> = (0..PLACES).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut slow = TcpStream::connect(address).unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    // When this one is answered, the server has taken all that came before.
+    // When this one is answered, the server has accepted all that came before.
     assert_eq!(status(&get(TcpStream::connect(address).unwrap(), "")), 200);
     slow.write_all(b"\r\n").unwrap();
     let mut answer = String::new();
@@ -125,7 +124,7 @@ fn a_newcomer_takes_the_place_of_the_one_that_has_been_silent_for_longest() {
     assert_eq!(status(&answer), 200);
 }
 
-/// Holds so many connections that say nothing; each comes again whenever the server drops it.
+/// Holds `count` silent connections, and reconnects each whenever the server drops it.
 fn hold_idle(address: SocketAddr, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
     let idle = move |stop: &AtomicBool| {
         while !stop.load(Ordering::Relaxed) {
@@ -170,7 +169,7 @@ fn a_flood_from_one_address_takes_no_place_of_another() {
     let mut scraper = from("127.0.0.2", address);
     scraper.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let _idle: Vec<TcpStream> = (0..500).map(|_| from("127.0.0.1", address)).collect();
-    // When this one is answered, the server has taken all that came before.
+    // When this one is answered, the server has accepted all that came before.
     assert_eq!(status(&get(from("127.0.0.3", address), "")), 200);
     scraper.write_all(b"\r\n").unwrap();
     let mut answer = String::new();
@@ -192,7 +191,7 @@ fn a_request_that_never_ends_is_dropped_soon() {
     slow.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let start = Instant::now();
     slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    // A header line with each read that times out, as slowloris does it.
+    // A header line with each read that times out, as in a slowloris attack.
     while slow.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
         let _ = slow.write_all(b"a: b\r\n");
         assert!(start.elapsed() < Duration::from_secs(8), "it is still open");
@@ -259,7 +258,7 @@ fn a_place_that_can_not_be_had_is_refused_with_value_and_remedy() {
     assert!(error.to_string().contains("; allowed: a folder that exists"), "{error}");
     assert!(error.help().contains("mkdir -p"), "{}", error.help());
 
-    // Nobody can write there, whoever runs this.
+    // No user can write there.
     let proc = MetricsListen::Folder("/proc".to_owned());
     let error = serve(&proc, "host", Arc::new(Counting::default())).unwrap_err();
     assert!(error.to_string().contains("metrics_listen = `dir:/proc`"), "{error}");
@@ -274,7 +273,7 @@ fn a_place_that_can_not_be_had_is_refused_with_value_and_remedy() {
     // The refusal has left nothing behind.
     drop(serve(&place, "host", Arc::new(Counting::default())).unwrap());
 
-    // Root may have every port.
+    // Root may use every port.
     let denied = |value: &str| {
         let (value, source) = (value.to_owned(), ErrorKind::PermissionDenied.into());
         ServeError { value, allowed: "", source }.help()

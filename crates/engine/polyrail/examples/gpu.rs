@@ -2,6 +2,7 @@
 //! the tests of this crate do; leave that out in a program of your own.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use polyrail::{Config, Cuda, DeviceMemory, Engine, Request};
@@ -9,17 +10,16 @@ use polyrail_gpu::fake::FakeDevice;
 
 const BYTES: usize = 4 << 20;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    polyrail::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let memory = if std::env::args().any(|argument| argument == "--fake") {
         let device = |index| FakeDevice::new(index, Duration::from_micros(100), index.into());
         [device(0).memory(&[0; BYTES]), device(1).memory(&[0; BYTES])]
     } else {
-        match of_gpus() {
-            Ok(memory) => memory,
-            Err(error) => {
-                return Err(format!("{error}; {}", error.help().unwrap_or_default()).into());
-            }
-        }
+        of_gpus()?
     };
     move_between(memory)
 }

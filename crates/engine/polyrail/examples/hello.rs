@@ -1,10 +1,16 @@
-//! Two engines in one process: one writes into the memory of the other, which hears of it.
+//! Two engines in one process: one writes into the memory of the other, which gets a notification.
 
+use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use polyrail::{Config, Engine, Memory, Request};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    polyrail::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     // Two engines, here in one process. By default `rails` is every NIC of the machine.
     let config = Config::builder().set("rails", "127.0.0.1,127.0.0.2")?.build()?;
     let a = Engine::builder().config(config.clone()).build()?;

@@ -3,6 +3,7 @@
 //! blocks are in place. Both sides are asynchronous; any runtime will do, here it is tokio.
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion, Request};
 
@@ -11,11 +12,15 @@ const BLOCK: u64 = 16 << 10;
 /// Blocks of a layer that either side has room for.
 const POOL: u64 = 256;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    tokio::runtime::Builder::new_multi_thread().build()?.block_on(run())
+fn main() -> ExitCode {
+    polyrail::exit(run())
 }
 
-async fn run() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
+    tokio::runtime::Builder::new_multi_thread().build()?.block_on(move_layers())
+}
+
+async fn move_layers() -> Result<(), Box<dyn Error>> {
     let config = Config::builder().set("rails", "127.0.0.1,127.0.0.2")?.build()?;
     let prefill = Engine::builder().config(config.clone()).name("prefill").build()?;
     let decode = Engine::builder().config(config).name("decode").build()?;
@@ -85,7 +90,7 @@ fn compute(source: &Region, layer: u64, table: &[u64]) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Where a block of a layer is in the pool.
+/// Offset of a layer's block in the pool.
 fn place(layer: u64, block: u64) -> u64 {
     (layer * POOL + block) * BLOCK
 }

@@ -1,8 +1,9 @@
-//! New weights for many peers at once, as after a step of training: each has all of them, and knows
-//! that they are the right ones, when it is told so.
+//! New weights for many peers at once, as after a training step. A notification tells each peer that all weights have
+//! arrived, with a checksum.
 
 use std::error::Error;
 use std::hash::{DefaultHasher, Hasher};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use polyrail::{Access, Config, Engine, Memory, Registrable, Request, TransferError};
@@ -11,13 +12,17 @@ const PEERS: usize = 4;
 const BYTES: usize = 1 << 20;
 const SOON: Duration = Duration::from_secs(60);
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    polyrail::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let config = Config::builder().set("rails", "127.0.0.1,127.0.0.2")?.build()?;
     let trainer = Engine::builder().config(config.clone()).name("trainer").build()?;
-    // Nobody but the trainer itself touches this memory: peers may neither read nor write it.
+    // Only the trainer itself touches this memory: peers may neither read nor write it.
     let weights = trainer.register(Memory::anonymous(BYTES as u64)?.with_access(Access::LOCAL))?;
 
-    // What each worker passes on: where it listens, and what may be written there.
+    // Each worker passes on its address and a description of the memory that may be written.
     let mut workers = Vec::new();
     let mut requests = Vec::new();
     for rank in 0..PEERS {
@@ -36,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         weights.write_at(0, &fresh)?;
         let check = hash(&fresh);
         let start = Instant::now();
-        // All at once; each ends by itself, and its deadline is its own.
+        // All at once. Each ends by itself and has its own deadline.
         let mut transfers = Vec::new();
         for (peer, remote) in &requests {
             let write = Request::write(peer).segment(weights.all(), remote.all()).timeout(SOON);
@@ -45,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (transfer, (peer, _)) in transfers.iter().zip(&requests) {
             match transfer.join() {
                 Ok(_) => {}
-                // A worker that died keeps nobody else from going on.
+                // The other workers go on without one that died.
                 Err(TransferError::PeerLost { peer, why }) => println!("{peer} is lost: {why}"),
                 Err(error) => return Err(format!("{}: {error}", peer.name()).into()),
             }

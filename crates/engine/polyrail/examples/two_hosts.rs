@@ -3,6 +3,7 @@
 //! Start it without arguments where the table is. It prints the line to type on the other machine.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use polyrail::{Access, Config, Engine, Invitation, Memory, Registrable};
@@ -10,7 +11,11 @@ use polyrail::{Access, Config, Engine, Invitation, Memory, Registrable};
 const BYTES: usize = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(300);
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    polyrail::exit(run())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [] => serve(),
@@ -29,14 +34,14 @@ fn serve() -> Result<(), Box<dyn Error>> {
     let engine = engine("server")?;
     let table = Memory::from((0..BYTES).map(value).collect::<Vec<u8>>());
     let table = engine.register(table.with_access(Access::READ))?;
-    // The address leads here, and the invitation proves that whoever has it may come: it is a secret.
+    // The address leads here, and the invitation lets its holder in: it is a secret.
     let (address, invitation) = (engine.addresses()[0], engine.invitation());
     println!("on the other machine, type:");
     println!("cargo run --release -p polyrail --example two_hosts -- {address} {invitation}");
 
     let peer = engine.accept_peer(PATIENCE).ok_or("nobody came")?;
     println!("{} came", peer.name());
-    // What it has to know to read the table. Nothing else is to be done here: reads are one-sided.
+    // The reader needs this description. Nothing else is to be done here: reads are one-sided.
     engine.notify(&peer, &table.describe())?.join()?;
     let why = peer.gone().wait(PATIENCE).ok_or("it does not leave")?;
     println!("{} is gone: {why}", peer.name());
@@ -62,7 +67,7 @@ fn fetch(address: &str, invitation: &Invitation) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What is in the table.
+/// Value of a byte of the table.
 fn value(at: usize) -> u8 {
     (at / 3 + at / 1000) as u8
 }

@@ -5,6 +5,7 @@ pub(crate) mod builder;
 mod companions;
 pub(crate) mod connecting;
 pub(crate) mod engine;
+pub(crate) mod exit;
 pub(crate) mod gone;
 mod memory;
 mod notifications;

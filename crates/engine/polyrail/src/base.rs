@@ -1,5 +1,4 @@
-//! What every layer stands on: errors, calls of the user's code, ways to wait. Nothing here knows of
-//! an engine.
+//! Foundation of every layer: errors, calls of the user's code, ways to wait. Nothing here depends on an engine.
 
 pub(crate) mod callback;
 pub(crate) mod certificate_files;

@@ -1,5 +1,5 @@
-//! The control thread: listens, connects, says hello, watches deadlines. No payload passes here,
-//! and it sleeps while nothing changes.
+//! The control thread: listens, connects, says hello, watches deadlines. It handles no payload, and sleeps while
+//! nothing changes.
 
 mod asking_user;
 pub(crate) mod build;
@@ -51,7 +51,7 @@ use crate::engine::tasks::Answer;
 use crate::path::asking::ask_patiently;
 use crate::path::try_shared;
 
-/// How often peers are looked after while anything is outstanding.
+/// Interval at which peers are looked after while anything is outstanding.
 const TICK: Duration = Duration::from_millis(50);
 /// Tokens from here on are listeners; those below are handshakes.
 const LISTENER: u64 = 1 << 32;
@@ -65,9 +65,9 @@ pub(crate) struct Control {
     introductions: Slab<(Introduction, Answer<Result<Metadata, Unmet>>)>,
     second_tries: SecondTries,
     retries: VecDeque<Retry>,
-    /// Peers without any flow, and since when.
+    /// Peers without any flow, and the time since which they have none.
     cut_off: Vec<(Arc<PeerShared>, Time)>,
-    /// Functions from which a plugin does not return, as far as was said.
+    /// Functions from which a plugin does not return, as far as logged.
     stuck: Vec<&'static str>,
     probes: Slab<Probe>,
     leaving: Vec<Leaving>,
@@ -109,15 +109,15 @@ impl Control {
                 tracing::error!(target: "polyrail::engine", %error, "epoll failed");
                 return;
             }
-            // In this order: what one sees of the other is never too long.
+            // In this order: the time that one computes from the other is never too long.
             let time = Time(monotonic_ns());
             let now = Instant::now();
             self.excuse(time);
             if self.engine.is_closing() {
                 self.give_up_second_tries();
                 self.engine.control.forget_commands();
-                // A proxy that had ended when it was given a connection would keep it open, and its peer
-                // would take this engine for one that is busy.
+                // A proxy that had ended when it was given a connection would keep it open, and the connection's peer
+                // would take this engine for a busy one.
                 return self.engine.finish_proxies();
             }
             while let Some(command) = self.engine.control.commands.pop() {
@@ -150,7 +150,7 @@ impl Control {
         }
     }
 
-    /// Until when to sleep; `None` while nothing can change by itself.
+    /// Time until the next deadline; `None` while nothing can change by itself.
     fn limit(&self, next_tick: Instant) -> Option<Duration> {
         let settings = &self.engine.settings;
         let retries = self.retries.iter().map(|retry| retry.due);
@@ -162,7 +162,7 @@ impl Control {
         let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
         let until = |due: Time| Instant::now() + due.since(Time(monotonic_ns()));
         let timed = self.second_tries.due().into_iter().chain(self.introduction_due());
-        // Nobody tells that a proxy is inside a plugin that does not return.
+        // Nothing reports that a proxy is inside a plugin that does not return.
         let look = self.engine.host.as_ref().map(|_| Instant::now() + settings.peer_timeout / 8);
         let due = due
             .chain(self.second_way_due())
@@ -171,7 +171,7 @@ impl Control {
             .chain(timed.min().map(until))
             .min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
-        // A signal handler can only set a flag; somebody has to look at it.
+        // A signal handler can only set a flag, which this thread must read.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
     }
 
@@ -293,7 +293,7 @@ impl Control {
             (Cause::Accepted { .. }, Some((code, reason))) => {
                 handshake.say_goodbye(code, &reason);
             }
-            // It will not change its version while it runs.
+            // The peer will not change its version while it runs.
             (Cause::Flow { peer, flow, pair, .. }, Some((RefusedCode::Version, _))) => {
                 return self.flow_refused(&peer.clone(), (*flow, *pair), error.into(), false);
             }
@@ -331,7 +331,7 @@ impl Control {
         format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
     }
 
-    /// As [`Self::pair_text`], for where the rail is named already.
+    /// As [`Self::pair_text`], where the rail is already named.
     fn addresses_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("{} to {}: {why}", local.address.ip(), target.address)

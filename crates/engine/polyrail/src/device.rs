@@ -1,6 +1,6 @@
-//! Memory of devices: staging for rails, copies from end to end, and memory shared between
-//! processes of a host. Copies that CPUs make between processes of one host, and connections within one
-//! host through shared memory. Connections that carry payload beside a flow's own.
+//! Memory of devices: staging for rails, copies from end to end, and memory shared between processes of a host. Copies
+//! that CPUs make between processes of one host, and connections within one host through shared memory. Connections
+//! that carry payload in addition to a flow's own.
 
 pub(crate) mod conduit;
 pub(crate) mod connection;

@@ -1,4 +1,4 @@
-//! What an engine tells about itself when somebody looks into it.
+//! Diagnostics of an engine: state dump, metrics and statistics.
 
 pub(crate) mod dump;
 pub(crate) mod metrics;

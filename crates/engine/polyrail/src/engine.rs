@@ -1,5 +1,4 @@
-//! What an engine is behind its API: its state, its peers, the operations under way, and how they
-//! begin and end.
+//! An engine behind its API: its state, its peers, the operations under way, and how operations begin and end.
 
 pub(crate) mod audit;
 pub(crate) mod awaited;

@@ -11,18 +11,16 @@
 //!
 //! # Waiting
 //!
-//! What takes time is a handle: a [`Transfer`], a [`Connecting`], the end of a peer ([`Gone`]).
-//! `wait(timeout)` returns `None` while it is not over, which is no error; `join()` waits for the
-//! end; `try_wait()` only looks; and `.await` needs no runtime in particular. A timeout of zero is
-//! a look, too, here and wherever else a timeout is given: it blocks for nobody, and may find that
-//! what it looks for is there. [`Engine::next_notification`] and [`Engine::accept`] are futures
-//! beside [`Engine::wait_notification`] and [`Engine::accept_peer`]. Loops of another kind poll
-//! [`Events`]. All types may be sent to other threads and used by several at a time, but for
-//! futures that are polled.
+//! Calls that take time return a handle: a [`Transfer`], a [`Connecting`], the end of a peer ([`Gone`]).
+//! `wait(timeout)` returns `None` if the handle is not done, which is not a failure; `join()` waits for the end;
+//! `try_wait()` only looks; and `.await` needs no particular runtime. A timeout of zero only looks, too, here and
+//! everywhere else: it does not block, and may find a result. [`Engine::next_notification`] and [`Engine::accept`] are
+//! the futures for [`Engine::wait_notification`] and [`Engine::accept_peer`]. Other event loops poll [`Events`]. All
+//! types may be sent to other threads and used by several at a time, except futures that are polled.
 //!
-//! Whoever ends a wait wakes it; no timer does. With `progress = caller` nobody moves data unless
-//! the program calls: then each poll of a future does, and asks to be polled again at once, so that
-//! the task is busy until it is ready; and a loop has to call [`Engine::progress`].
+//! The thread that ends a wait wakes it; no timer does. With `progress = caller` data moves only while the program
+//! calls: each poll of a future moves some and asks to be polled again at once, so the task is busy until it is ready;
+//! and a loop has to call [`Engine::progress`].
 //!
 //! # The program's own code
 //!
@@ -32,15 +30,14 @@
 //! * They run on the thread where the thing happens: a thread of the engine (`pr-tx…`, `pr-rx…`,
 //!   `pr-control`), or one of the program's that posts, cancels, waits or polls. Several may run at
 //!   a time. The hook has threads of its own.
-//! * They may post, cancel, and remove peers. What ends by that is told after they have returned.
-//!   They should not wait: nothing else moves on that thread meanwhile, so a wait for what it would
-//!   move ends by its timeout or deadline. [`Mailbox::place`] is called with a lock held, and must not
-//!   post either.
+//! * They may post, cancel, and remove peers. Ends that this causes are reported after they have returned. They should
+//!   not wait: nothing else moves on that thread meanwhile, so a wait for something that it would move ends by its
+//!   timeout or deadline. [`Mailbox::place`] is called with a lock held, and must not post either.
 //! * They return no error: a mailbox refuses with `None`, a hook with a reason. The result of the
 //!   transfer is that of the bytes, whatever a listener does.
-//! * A panic is caught, logged, and counted in [`Stats::callback_panics`]. The transfer ends as if it
-//!   had not been; a mailbox refuses, the hook refuses. What a closure holds may panic at its end, too.
-//!   With `panic = "abort"` nobody can catch it.
+//! * A panic is caught, logged, and counted in [`Stats::callback_panics`]. The transfer ends as if it had not been; a
+//!   mailbox refuses, the hook refuses. The values that a closure holds may panic when they are dropped, too. With
+//!   `panic = "abort"` panics can't be caught.
 //!
 //! # After the end
 //!
@@ -55,7 +52,8 @@
 //!
 //! # Errors
 //!
-//! Each family of calls has an error type, of which [`Explain`] tells help and exit code. Reasons
+//! Each family of calls has an error type; [`Explain`] gives its help and its exit code. [`exit`] prints both at the
+//! end of a program, and `{:?}` prints the text and the help. Reasons
 //! are types ([`LostReason`], [`ConnectReason`], [`RefusalCode`], [`RefusedCode`]); their texts are
 //! for people and may change. An error changes nothing: what was refused has not begun.
 #![forbid(unsafe_code)]
@@ -93,6 +91,7 @@ mod wake;
 pub use api::builder::EngineBuilder;
 pub use api::connecting::Connecting;
 pub use api::engine::Engine;
+pub use api::exit::exit;
 pub use api::gone::Gone;
 pub use api::prepared::PreparedTransfer;
 pub use api::publish::{PublishedEngine, read_published, read_published_file};
@@ -137,7 +136,7 @@ pub use polyrail_secure::{
 };
 pub use polyrail_sys::Memory;
 
-/// What requests do: the operations in the type of a [`Request`].
+/// Operations in the type of a [`Request`].
 pub mod operation {
     pub use crate::api::request::{OneSided, Operation, Read, Receive, Send, TwoSided, Write};
 }

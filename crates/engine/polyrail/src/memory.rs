@@ -1,5 +1,5 @@
-//! Memory that transfers use: regions, who may use them, and the gate that keeps them while a
-//! system call does.
+//! Memory that transfers use: regions, the access that peers have, and the gate that keeps a region while a system call
+//! uses it.
 
 pub(crate) mod access;
 pub(crate) mod gate;

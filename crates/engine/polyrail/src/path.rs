@@ -1,5 +1,4 @@
-//! Finding a way for bytes that is better than the rails: what peers of one host are asked, what they
-//! answer, and what is chosen.
+//! Search for a path that is better than the rails: questions to peers of the same host, their answers, and the choice.
 
 pub(crate) mod asking;
 pub(crate) mod carry;

@@ -1,8 +1,8 @@
-//! Proxies: whoever drives one moves data. A proxy thread does, or the user's own thread.
+//! Proxies. The thread that drives a proxy moves its data: the proxy's own thread, or the user's.
 //!
-//! A proxy owns flows. Its core is behind one lock, which whoever drives it holds while it works
-//! and gives back to sleep; so a thread that posts a small write can drive the proxy for a moment
-//! itself instead of waking its thread.
+//! A proxy owns flows. Its core is behind one lock, which the driving thread holds while it works and releases to
+//! sleep. So a thread that posts a small write can drive the proxy for a moment itself instead of waking the proxy's
+//! thread.
 
 mod core;
 mod core_guard;
@@ -29,40 +29,40 @@ use crate::engine::state::{Drive, EngineShared};
 use crate::wake::handover::Handover;
 use crate::wake::sleeper::Sleeper;
 
-/// Size of the memory that payload which nobody wants is read to.
+/// Size of the memory that unwanted payload is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
-/// Passes that a caller makes in one call for what others left to it meanwhile.
+/// Number of passes that a caller makes in one call for work that others left to it meanwhile.
 const LEFT_ROUNDS: u32 = 8;
 
-/// A proxy: its handle, and what only whoever drives it touches.
+/// A proxy: its handle, and the state that only its driving thread touches.
 pub(crate) struct Proxy {
     handle: Arc<ProxyHandle>,
     core: Mutex<Core>,
-    /// Where callers drive: what they post while another thread does.
+    /// Mark for posts of callers while another thread drives, where callers drive.
     left: Handover,
-    /// Payload that nobody wants is read to here.
+    /// Memory that unwanted payload is read to.
     scratch: Memory,
     /// The one thread that may sleep on the poller.
     sleeper: Sleeper,
-    /// The events that woke it up. That thread alone locks them.
+    /// Events that woke this thread. It alone locks them.
     events: Mutex<Vec<PollEvent>>,
 }
 
-/// Whether a pass reads what has come.
+/// Reading mode of a pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Yes,
-    /// Reads, but skips a peer whose lock is taken: the caller waits for nobody.
+    /// Reads, but skips a peer whose lock is taken: the caller waits for no lock.
     Hastily,
     /// Reads nothing, and skips a peer whose lock is taken.
     No,
 }
 
-/// What a caller that sent something itself achieved.
+/// Result of a caller's own attempt to send.
 struct Sent {
     /// Something moved.
     worked: bool,
-    /// Something is left, for which somebody else holds a lock, or which memory has to be got for.
+    /// Something is left, because another thread holds a lock, or memory must be obtained first.
     is_held_up: bool,
 }
 
@@ -75,7 +75,7 @@ impl Deref for Proxy {
 }
 
 impl Proxy {
-    /// `watches`: whether it has a thread, which sleeps until a flow brings something.
+    /// `watches`: whether the proxy has a thread, which sleeps until a flow brings something.
     pub(crate) fn new(name: String, cpus: Vec<u32>, watches: bool) -> std::io::Result<Self> {
         Ok(Self {
             handle: Arc::new(ProxyHandle::new(name, cpus)?),
@@ -87,12 +87,12 @@ impl Proxy {
         })
     }
 
-    /// What others have of it.
+    /// The part of the proxy that other threads use.
     pub(crate) fn handle(&self) -> &Arc<ProxyHandle> {
         &self.handle
     }
 
-    /// Sends what was left to this thread while it drove, unless another one drives now and will.
+    /// Sends what was left to this thread while it drove, unless another thread drives now and will.
     pub(crate) fn send_left_hastily(&self, engine: &Arc<EngineShared>) {
         for _ in 0..LEFT_ROUNDS {
             if !self.left.is_left() {
@@ -104,7 +104,7 @@ impl Proxy {
                 break;
             }
         }
-        // Others post all the time, or hold a lock, and this thread has something else to do.
+        // Others post all the time, or hold a lock, and this thread has other work.
         engine.control.wake();
     }
 
@@ -126,7 +126,7 @@ impl Proxy {
         Sent { worked, is_held_up }
     }
 
-    /// The core, unless somebody else drives it.
+    /// The core, unless another thread drives it.
     fn try_core<'a>(&'a self, engine: &'a Arc<EngineShared>) -> Option<DrivenCore<'a>> {
         Some(DrivenCore::new(self.try_lock()?, self, engine))
     }
@@ -139,23 +139,23 @@ impl Proxy {
         self.core.lock()
     }
 
-    /// With callers at the wheel, with the core: the thread that sleeps on the poller may wait for what just happened,
-    /// and the event that it would have woken up for is used up.
+    /// Called with the core where callers drive: the thread that sleeps on the poller may wait for what just happened,
+    /// and the event that would have woken it is used up.
     fn wake_sleeper(&self) {
         if self.sleeper.is_seated() {
             self.doorbell.rouse();
         }
     }
 
-    /// This thread may have taken the wake-up of one that sleeps on the poller. If it gives the core back, it may also
-    /// leave something to it. Then it wakes the other, which goes by what it found before.
+    /// Wakes the thread that sleeps on the poller if this one owes that: it may have taken that thread's wake-up, or,
+    /// if it gives the core back, leave work to it. The sleeping thread goes by what it found before.
     fn rouse_for(&self, core: &mut Core, engine: &EngineShared, gives_back: bool) {
         if engine.settings.caller_driven && core.must_rouse(&self.sleeper, gives_back) {
             self.doorbell.rouse();
         }
     }
 
-    /// One look at everything that has something to do. Says whether anything moved.
+    /// Looks once at all flows that have something to do. Returns whether anything moved.
     fn pass(&self, core: &mut Core, engine: &Arc<EngineShared>, now: u64, reads: Reads) -> bool {
         bump(&self.counters.passes);
         let _driving = Driving::begin();
@@ -174,7 +174,7 @@ impl Proxy {
         };
         let mut is_put_off = false;
         while let Some(command) = core.next_command(self) {
-            // A caller waits for nobody, and who holds a lock of the peer may have no CPU for long.
+            // A caller waits for no lock, and the holder of a peer's lock may have no CPU for long.
             if hasty && command.peer().is_some_and(|peer| peer.is_held()) {
                 core.put_off(command);
                 self.doorbell.ring();
@@ -193,11 +193,11 @@ impl Proxy {
         }
         worked |= core.write_wanted(self, &mut pass);
         core.is_held_up |= is_put_off;
-        // In this order: whoever posts no more has rung.
+        // In this order: a poster that is no longer posting has rung.
         if is_unannounced && worked && !core.is_being_posted() && !self.doorbell.is_rung() {
             engine.count_rescue(&self.name, "moved what was announced to nobody");
         }
-        // Not by a caller with something small to send, who reads nothing.
+        // Skipped by a caller with something small to send, who reads nothing.
         if reads != Reads::No && pass.now >= core.next_check {
             worked |= core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
@@ -209,7 +209,7 @@ impl Proxy {
         }
         if core.may_acknowledge(&pass) {
             core.flush_owed(self, &mut pass);
-            // What was read last on a connection that broke may have ended transfers.
+            // The last read on a connection that broke may have ended transfers.
             if pass.tell() {
                 worked = true;
                 self.wake_sleeper();
@@ -228,8 +228,8 @@ impl Proxy {
 }
 
 impl Drive for Proxy {
-    /// What has come is left to whoever drives the proxy next: it may be large, and the caller, who has something small
-    /// to send, waits for none of it.
+    /// Leaves what has come to the thread that drives the proxy next: it may be large, and the caller, who has
+    /// something small to send, waits for none of it.
     fn send_now(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool {
         if engine.settings.caller_driven {
             self.left.leave();
@@ -248,7 +248,7 @@ impl Drive for Proxy {
         false
     }
 
-    /// Sends what callers left, by a thread that can wait for their locks.
+    /// Sends what callers left, on a thread that can wait for their locks.
     fn send_left(&self, engine: &Arc<EngineShared>) {
         if self.left.is_left()
             && let Some(mut core) = self.try_core(engine)
@@ -258,15 +258,15 @@ impl Drive for Proxy {
         }
     }
 
-    /// Drives the proxy for one pass, unless somebody does, after a look for events. Says whether
-    /// anything moved.
+    /// Drives the proxy for one pass after a look for events, unless another thread drives. Returns whether anything
+    /// moved.
     fn try_poll(&self, engine: &Arc<EngineShared>) -> bool {
         let Some(mut core) = self.try_core(engine) else { return false };
         let now = monotonic_ns();
-        // What is waited for mostly comes where bytes came from last: one system call brings it.
+        // The awaited data mostly comes where bytes came from last: one system call brings it.
         if core.mark_hot() {
             let worked = self.pass(&mut core, engine, now, Reads::Hastily);
-            // The others get their turn, too, however much comes there.
+            // The other flows get their turn, too, however much comes there.
             let polled = core.poll_if_due(&self.doorbell.poller, now, worked)
                 && self.pass(&mut core, engine, now, Reads::Hastily);
             return worked || polled;
@@ -290,7 +290,7 @@ impl Drive for Proxy {
     }
 }
 
-/// Counts what one thread at a time counts, without the cost of an atomic addition.
+/// Adds one to a counter that only one thread at a time writes, without the cost of an atomic addition.
 fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

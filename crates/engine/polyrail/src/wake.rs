@@ -1,4 +1,4 @@
-//! How threads that make work and the progress threads that do it find each other.
+//! Wake-ups between the threads that make work and the progress threads that do it.
 //!
 //! # Contract
 //!
@@ -11,7 +11,7 @@
 //!    When it finds nothing left anywhere it calls [`Wake::done`], and looks once more. When nothing moves, it calls
 //!    `Doorbell::sleep`.
 //!
-//! Then each piece of work is seen by a thread that is awake, or wakes one. Nobody waits for a lock for that, and a
+//! Then each piece of work is seen by a thread that is awake, or wakes one. No thread waits for a lock for that, and a
 //! thread that is awake costs its posters no system call.
 //!
 //! | call | by | meaning |
@@ -40,8 +40,8 @@
 //! Few threads are rung for little work, so that small messages stay on one flow, where the peer looks first. Those that
 //! find more than they can send share it.
 //!
-//! Posters that make new work call `EngineShared::announce` or `EngineShared::post`, which also have flows connected and
-//! deadlines watched; where callers drive, these ring nobody, as the next call does the work.
+//! Posters that make new work call `EngineShared::announce` or `EngineShared::post`, which also have flows connected
+//! and deadlines watched. Where callers drive, these ring no thread, because the next call does the work.
 //!
 //! # Memory ordering
 //!
@@ -59,10 +59,10 @@
 //! older than the change of the bits before it, a ring can be left out that way. Then the thread knows of the bit, so it
 //! has either looked once more after its `done`, or lacks room, and looks again when room comes.
 //!
-//! Reads of sockets and devices are not announced: [`Outlook`](polyrail_proto::progress::Outlook) lists what a
-//! thread waits for, and who tells.
+//! Reads of sockets and devices are not announced: [`Outlook`](polyrail_proto::progress::Outlook) lists what a thread
+//! waits for, and what wakes it.
 //!
-//! # What proves it
+//! # Proof
 //!
 //! `tests/loom.rs` compiles the files of this folder with loom's atomics and a poller that loom knows, and tries every
 //! order of posters, devices and progress threads: a forgotten wake-up is a deadlock there. With the feature
@@ -72,13 +72,13 @@
 
 /// Work for the progress threads that send to a peer.
 mod announce;
-/// Whether a progress thread sleeps, and how it is woken.
+/// State of a progress thread's sleep, and its wake-up.
 pub(crate) mod doorbell;
-/// Work that is left to whoever holds a lock.
+/// Work that is left to the holder of a lock.
 pub(crate) mod handover;
 /// The thread that sleeps on a poller while others drive.
 pub(crate) mod sleeper;
-/// How far both ends of a stream through shared memory are, and which of them sleeps.
+/// Positions of both ends of a stream through shared memory, and which of them sleeps.
 pub(crate) mod stream_words;
 
 pub(crate) use announce::{ALL, CHECKS, Wake};

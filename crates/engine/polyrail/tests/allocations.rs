@@ -1,4 +1,4 @@
-//! Allocations that a transfer costs, by the thread that posts and waits and by those of the engines. Alone in its
+//! Allocations per transfer, counted for the thread that posts and waits and for the engines' threads. Alone in its
 //! process, since its allocator counts for all threads.
 
 #[path = "../../proto/tests/common/allocations.rs"]
@@ -25,21 +25,20 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The allocations of so many runs, once nothing is new any more.
+/// Counts the allocations of `times` runs in the steady state.
 fn steady(times: u64, mut run: impl FnMut()) -> Allocations {
     (0..2 * times).for_each(|_| run());
     during(|| (0..times).for_each(|_| run()))
 }
 
-/// Fails if runs cost more than `here` and `elsewhere` each, and shows which allocations those are.
+/// Fails if a run costs more than `here` and `elsewhere` allocations, and shows which these are.
 fn check(what: &str, here: u64, elsewhere: u64, run: impl FnMut()) {
     check_runs(TIMES, what, here, elsewhere, run);
 }
 
-/// The same with so many runs.
+/// Same as [`check`], with `times` runs.
 fn check_runs(times: u64, what: &str, here: u64, elsewhere: u64, mut run: impl FnMut()) {
-    // What engines allocate in the time of so many transfers for other reasons, for instance when they look whether
-    // flows stand still.
+    // Allowance for what engines allocate meanwhile for other reasons, such as the check whether flows stand still.
     let beside = TIMES / 20;
     let cost = steady(times, &mut run);
     println!("{what}: {} by the caller, {} by others, of {times}", cost.here, cost.elsewhere);
@@ -149,7 +148,7 @@ fn a_post_where_the_engine_chooses_the_way_costs_few() {
     let prepared = p.a.prepare(write()).unwrap();
     check("a prepared post, path=auto", 0, 0, || ended(&prepared));
     let notifying = p.a.prepare(write().notification(b"here".to_vec())).unwrap();
-    // The notification goes over the rails, as a message that the end of the copy makes.
+    // The notification goes over the rails, as a message that is made when the copy ends.
     check("an arrival with a notification, path=auto", 2, 1, || {
         ended(&notifying);
         assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"here");

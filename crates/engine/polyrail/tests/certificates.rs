@@ -1,5 +1,5 @@
-//! Engines that an organisation vouches for connect by address alone, and nobody else does. Alone in
-//! their process: who still calls an engine that is gone may reach one whose refusals are counted here.
+//! Engines with certificates of an organisation connect by address alone, and no others do. Alone in their process: a
+//! call to an engine that is gone may reach one whose refusals are counted here.
 
 mod common;
 
@@ -38,7 +38,8 @@ fn works(engine: &Engine, other: &Engine) -> Peer {
     peer
 }
 
-/// Why an engine does not connect to another; neither has the other for a peer afterwards that had not before.
+/// Returns why an engine does not connect to another. Neither may have the other as a peer afterwards, unless it had
+/// before.
 fn refusal(engine: &Engine, other: &Engine) -> (ConnectReason, String) {
     let has = |one: &Engine, another: &Engine| one.peer(another.instance()).is_some();
     let before = (has(engine, other), has(other, engine));
@@ -54,7 +55,7 @@ fn code(why: &ConnectReason) -> RefusedCode {
     }
 }
 
-/// What is wrong with the certificate of the other end.
+/// Returns what is wrong with the certificate of the other end.
 fn theirs(why: ConnectReason) -> CertificateError {
     match why {
         ConnectReason::Certificate { of: Whose::OtherEngine, why, file: None } => why,
@@ -85,7 +86,7 @@ fn both_ends_know_the_names_of_each_other() {
     assert_eq!(b_engine.stats().peers[0].proven_names, [a]);
     let dump = a_engine.dump();
     assert!(dump.contains("by its certificate it is spiffe://example.org/ml/b"), "{dump}");
-    // The other way as well, though they know each other.
+    // Also in the other direction, though they know each other.
     assert_eq!(works(&b_engine, &a_engine), to_a);
 }
 
@@ -102,14 +103,14 @@ fn certificates_go_beside_metadata_invitations_and_secrets() {
     }
     let third = ca.engine("c.example.org");
     third.connect_by(plain.addresses()[0], &plain.invitation()).join().unwrap();
-    // Of the same user, which counts as ever.
+    // An engine of the same user, which counts as always.
     let other = one_rail(&[]);
     works(&other, &a);
-    // But who has a certificate shows it, and that is not taken everywhere.
+    // But an engine that has a certificate shows it, and not every engine accepts that.
     let (why, help) = refusal(&third, &other);
     assert_eq!(code(&why), RefusedCode::NoCertificates, "{why}");
     assert!(help.contains("certificates") && help.contains("secret_file"), "{help}");
-    // Whom it knows already it names once there is a certificate.
+    // A peer that is known already gets its name once there is a certificate.
     let to_b = works(&a, &b);
     assert_eq!(to_b.proven_names(), ["b.example.org"]);
 }
@@ -128,14 +129,14 @@ fn a_fleet_changes_from_a_secret_to_certificates_without_an_interruption() {
     works(&before, &between);
     assert_eq!(works(&between, &after).proven_names(), ["after.example.org"]);
     works(&after, &between);
-    // Who has no secret is refused, after the time in which it could have come again. Who came in by
-    // the secret after all is not: that would be counted by then, too.
+    // An engine without the secret is refused, after the time in which it could have come again. An engine that got in
+    // by the secret after all is not: that would be counted by then, too.
     refusal(&after, &before);
     let since = Instant::now();
     wait_for("the count", || before.stats().refused_connections > 0);
     wait_for("twice connect_timeout_ms", || since.elapsed() > Duration::from_secs(2));
     assert_eq!(before.stats().refused_connections, 1);
-    // A certificate that is taken and does not hold is not made good by a secret.
+    // A secret does not make up for a certificate that is accepted and invalid.
     let strict = builder().config(place.config("strict.example.org", &secret)).build().unwrap();
     let (why, _) = refusal(&between, &strict);
     assert_eq!(code(&why), RefusedCode::NameNotAllowed, "{why}");
@@ -156,7 +157,7 @@ fn a_certificate_of_another_ca_is_refused_by_either_end() {
     assert_eq!(code(&why), RefusedCode::CertificateUntrusted, "{why}");
     assert!(help.contains("trust_file"), "{help}");
     wait_for("the count", || engine.stats().refused_connections == refused + 1);
-    // Until each trusts the CA of the other.
+    // Works once each trusts the CA of the other.
     let trusted = Place::with(&ca.leaf("a.example.org"), &both).engine("*");
     works(&trusting, &trusted);
 }
@@ -192,7 +193,7 @@ fn a_certificate_is_for_what_its_extended_key_usage_says() {
     let (why, help) = refusal(&engine, &client);
     assert_eq!(theirs(why), CertificateError::Usage { role: Role::Responder });
     assert!(help.contains("clientAuth and serverAuth"), "{help}");
-    // It knows by itself that nobody would take it.
+    // The engine itself finds that no other would accept its certificate.
     let (why, _) = refusal(&server, &engine);
     let usage = CertificateError::Usage { role: Role::Initiator };
     assert!(
@@ -201,7 +202,7 @@ fn a_certificate_is_for_what_its_extended_key_usage_says() {
     );
 }
 
-/// Connects by hand as the owner of `identity`, shows `shown`, and says a hello: what is said in return.
+/// Connects by hand as the owner of `identity`, shows `shown`, and sends a hello. Returns the reply.
 fn shows(engine: &Engine, identity: &Identity, shown: &[u8]) -> Reply {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut card = card(&[listener.local_addr().unwrap()]);
@@ -215,7 +216,7 @@ fn shows(engine: &Engine, identity: &Identity, shown: &[u8]) -> Reply {
     stranger.reply()
 }
 
-/// Up to the second message, which anybody gets.
+/// Connects up to the second message, which every client gets.
 fn answered(engine: &Engine, identity: &Identity) -> (Stranger, Initiator) {
     let mut stranger = Stranger::at(engine);
     let public = Secret::certificates();
@@ -268,7 +269,7 @@ fn who_lies_about_its_certificate_is_told_why_and_leaves_no_trace() {
     }
     assert!(engine.peers().is_empty());
     wait_for("the count", || engine.stats().refused_connections == 10);
-    // The same by the same hands is welcome as it is.
+    // The same message is accepted when it is unchanged.
     assert!(matches!(shows(&engine, &own, &good), Reply::Accepted(_)));
 }
 
@@ -296,7 +297,7 @@ fn messages_are_bounded_before_they_are_read() {
     let (mut stranger, _) = answered(&engine, &identity);
     stranger.write(&prefix(Kind::Third, MAX_CERTIFIED_BYTES + 1));
     is_refused(stranger, MAX_CERTIFIED_BYTES);
-    // Who has said nothing yet, or proves something else, has no certificate to show.
+    // A client that has said nothing yet, or proves something else, has no certificate to show.
     let mut stranger = Stranger::at(&engine);
     stranger.write(&prefix(Kind::Third, MAX_BODY_BYTES + 1));
     is_refused(stranger, MAX_BODY_BYTES);
@@ -350,7 +351,7 @@ fn an_engine_says_no_hello_to_whom_it_has_not_verified() {
 fn an_expired_certificate_refuses_new_connections_and_says_whose_it_is() {
     let ca = Ca::new("ca");
     let (engine, late) = (ca.engine("a.example.org"), ca.engine("c.example.org"));
-    // On a busy machine it may be over before they are connected.
+    // On a busy machine the validity may be over before they are connected.
     let (place, until, other, peer) = loop {
         let until = now() + 3;
         let valid = (now() - DAY, until);
@@ -380,15 +381,15 @@ fn an_expired_certificate_refuses_new_connections_and_says_whose_it_is() {
     let file = Some(file);
     assert_eq!(why, ConnectReason::Certificate { of: Whose::ThisEngine, why: expired, file });
     assert!(help.contains("renewed certificate into that file"), "{help}");
-    // Who is connected stays.
+    // An existing connection stays.
     engine.notify(&peer, b"still").unwrap().ended().unwrap();
-    // A renewed certificate is taken up.
+    // A renewed certificate is picked up.
     place.put(&ca.leaf("b.example.org"), &ca.pem);
     wait_for("the renewed certificate", || connect(&late, &other).is_ok());
     works(&other, &late);
 }
 
-/// What all engines of this process log.
+/// Log of all engines of this process.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -410,7 +411,7 @@ static LOG: LazyLock<Log> = LazyLock::new(|| {
     log
 });
 
-/// Lines of the log with both parts in them.
+/// Counts the lines of the log that contain both parts.
 fn logged(part: &str, other: &str) -> usize {
     let text = String::from_utf8_lossy(&LOG.0.lock().unwrap()).into_owned();
     text.lines().filter(|line| line.contains(part) && line.contains(other)).count()
@@ -427,7 +428,7 @@ fn renewed_files_are_taken_up_and_bad_ones_are_not() {
     let name = || {
         let other = trusting.engine("*");
         let there = connect(&other, &engine).unwrap().proven_names();
-        // It shows the same where it connects, unless it has looked again meanwhile.
+        // The engine shows the same where it connects, unless it has reloaded the files meanwhile.
         connect(&engine, &other).unwrap();
         let here = other.peer(engine.instance()).unwrap().proven_names();
         if here == there { here.concat() } else { String::new() }
@@ -435,7 +436,7 @@ fn renewed_files_are_taken_up_and_bad_ones_are_not() {
     assert_eq!(name(), "old.example.org");
     place.put(&ca.leaf("new.example.org"), &ca.pem);
     wait_for("the new certificate", || name() == "new.example.org");
-    // Nobody would tell it of a look at files that are as before: engines look once a second.
+    // There is no event for a check of unchanged files: engines check once a second.
     let looks = || {
         let since = Instant::now();
         wait_for("two looks", || {
@@ -446,7 +447,7 @@ fn renewed_files_are_taken_up_and_bad_ones_are_not() {
     looks();
     assert_eq!(logged("certificates renewed", "new.example.org"), 1, "nothing was new since");
 
-    // Files that don't belong together, or are none.
+    // Files that don't belong together, or are missing.
     let key = place.path("key.pem").display().to_string();
     place.write("key.pem", &ca.leaf("new.example.org").key);
     let stays = |part: &str, path: &str| {
@@ -462,7 +463,7 @@ fn renewed_files_are_taken_up_and_bad_ones_are_not() {
     std::fs::remove_file(place.path("cert.pem")).unwrap();
     wait_for("a warning", || stays("No such file", &chain));
 
-    // Another CA: new ones are taken, and the old ones no more.
+    // Another CA: new certificates are accepted, and old ones no more.
     let old = ca.engine("late.example.org");
     place.put(&next.leaf("next.example.org"), &next.pem);
     wait_for("the other CA", || {
@@ -544,7 +545,7 @@ fn files_that_can_not_be_used_are_refused_with_field_value_and_what_is_allowed()
     drop(place.engine("*"));
 }
 
-/// Runs a script, or says why it failed.
+/// Runs a script; a failure shows its output.
 fn run(folder: &Path, script: &str) {
     let mut shell = Command::new("bash");
     let output = shell.args(["-ec", script]).current_dir(folder).output().unwrap();
@@ -600,7 +601,7 @@ fn certificates_of_openssl_are_taken() {
         works(&other, &one);
         assert_eq!(one.peer(other.instance()).unwrap().proven_names(), [name]);
     }
-    // Keys that are not taken are told apart in words of users.
+    // Errors for keys that are not accepted distinguish them in users' terms.
     for (command, said) in [
         ("genrsa 1024", "an RSA key of fewer than 2048 bits; allowed is a key of Ed25519"),
         (
@@ -613,7 +614,7 @@ fn certificates_of_openssl_are_taken() {
         assert!(error.to_string().contains(said), "{error}");
         run(folder.path(), "cat good >node1.key");
     }
-    // The form that other tools write keys in is refused with the command that changes it.
+    // The form in which other tools write keys is refused with the command that converts it.
     run(folder.path(), "openssl ec -in node1.key -out node1.key.old && mv node1.key.old node1.key");
     let error = engine("node1").unwrap_err();
     assert!(error.to_string().contains("SEC1"), "{error}");

@@ -10,7 +10,7 @@ use common::*;
 use polyrail::{EngineError, Flows};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Where the log goes.
+/// Captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -43,12 +43,12 @@ fn without_descriptors_engines_say_so_and_go_on_once_there_are_some() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let mut taken: Vec<File> = std::iter::from_fn(open).collect();
     assert!(!taken.is_empty());
-    // What is connected works as ever.
+    // Existing connections still work.
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     let there = remote(&p.a, &target);
     p.a.write(&p.to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
     assert!(bytes(&target) == pattern(1 << 20, 1));
-    // A new engine can't start, and says why.
+    // A new engine can't start, and its error names the cause.
     let error = builder().config(config(&[])).build().unwrap_err();
     assert!(matches!(error, EngineError::System { .. } | EngineError::Listen { .. }), "{error:?}");
     assert!(error.to_string().contains("Too many open files"), "{error}");

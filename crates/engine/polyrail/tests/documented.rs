@@ -1,13 +1,14 @@
-//! What users call has an example, or names an item that has one.
+//! Every public item that users call has an example, or names an item that has one.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Sources of what users hold.
+/// Sources with the public items.
 const SOURCES: &[&str] = &[
     "api/builder.rs",
     "api/connecting.rs",
     "api/engine.rs",
+    "api/exit.rs",
     "api/gone.rs",
     "api/memory.rs",
     "api/notifications.rs",
@@ -51,7 +52,7 @@ fn items(source: &str) -> Vec<Item> {
         }
         if is_top && !line.is_empty() && !line.starts_with(['/', '#']) {
             owner = if line.starts_with("impl") { owner_of(line) } else { String::new() };
-            // What is in a private module is not public.
+            // Items of a private module are not public.
             is_sealed = line.starts_with("mod ");
         }
         let name = ["pub fn ", "pub struct ", "pub enum ", "pub trait ", "pub const "]
@@ -90,7 +91,7 @@ fn owner_of(line: &str) -> String {
     rest[..rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len())].to_owned()
 }
 
-/// Whether an example calls it.
+/// Returns whether an example calls the item.
 fn calls(doc: &str, name: &str) -> bool {
     [".", "::"].iter().any(|before| {
         doc.split(&format!("{before}{name}"))
@@ -115,7 +116,7 @@ fn each_public_item_has_an_example_or_names_one_that_has() {
     }
     let is_shown = |item: &&Item| {
         let is_hidden = item.doc.contains("#[doc(hidden)]");
-        // Who reads of a method has the example of its type on the same page.
+        // The page of a method also shows the example of its type.
         let by_owner = examples.get(&*item.owner).is_some_and(|doc| calls(doc, &item.name));
         let has_own = item.doc.contains("/// ```");
         is_hidden || has_own || by_owner || links(&item.doc).any(|name| examples.contains_key(name))

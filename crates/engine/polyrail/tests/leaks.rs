@@ -1,5 +1,5 @@
-//! What an engine takes from the system it gives back. Alone in its process, so that what is
-//! counted is this engine's.
+//! An engine returns all that it takes from the system. Alone in its process, so that only this engine's resources are
+//! counted.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The small pieces that threads meet in, in every order in which they can meet.
+//! The small parts through which threads synchronize, in every possible interleaving.
 //!
 //! The sources of `Wake`, `Doorbell`, `Handover`, `Sleeper`, `Gate` and `StreamWords` are compiled here with loom's
 //! atomics, and a poller that loom knows. `Outlook` has no atomics.
@@ -11,7 +11,7 @@ mod sync {
 
     pub(crate) struct PollEvent;
 
-    /// Without sockets. A thread that sleeps on it and is never woken is a deadlock, which loom finds.
+    /// A poller without sockets. A thread that sleeps on it and is never woken is a deadlock, which loom finds.
     #[derive(Debug, Default)]
     pub(crate) struct Poller {
         is_woken: Mutex<bool>,
@@ -37,7 +37,7 @@ mod sync {
             Ok(true)
         }
 
-        /// Takes a wake-up without waiting. Says whether there was one.
+        /// Takes a wake-up without waiting. Returns whether there was one.
         pub(crate) fn look(&self) -> bool {
             std::mem::take(&mut *self.is_woken.lock().unwrap())
         }
@@ -76,7 +76,7 @@ fn doorbell() -> std::sync::Arc<Doorbell> {
     std::sync::Arc::new(Doorbell::new(sync::Poller::default()))
 }
 
-/// Until it is rung, unless it was.
+/// Waits until the doorbell is rung, unless it was.
 fn wait_for_ring(doorbell: &Doorbell) -> Slept {
     doorbell.sleep(&mut Vec::new(), None, false, || true).unwrap()
 }
@@ -145,7 +145,7 @@ fn a_ring_wakes_who_sleeps_though_another_has_begun_to_look() {
         let poster = {
             let (doorbell, work) = (doorbell.clone(), work.clone());
             thread::spawn(move || {
-                // Of a plain store loom does not know whether it came before the swaps.
+                // Loom does not know whether a plain store came before the swaps.
                 work.swap(true, Ordering::AcqRel);
                 doorbell.ring();
             })
@@ -194,8 +194,8 @@ fn what_is_posted_while_a_thread_finds_nothing_is_seen_or_announced() {
     });
 }
 
-/// A proxy as its driver runs it: passes, then a look at what they left, then perhaps a sleep. A
-/// chunk is staged, which a device copies and tells nobody; another one is posted meanwhile.
+/// A proxy as its driver runs it: passes, then a check of what they left, then perhaps a sleep. A device copies a
+/// staged chunk without any event; another chunk is posted meanwhile.
 #[test]
 fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
     loom::model(|| {
@@ -216,7 +216,7 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
         let (mut is_staged, mut is_posted) = (true, true);
         while is_staged || is_posted {
             doorbell.begin();
-            // The pass.
+            // One pass.
             let mut moved = false;
             if is_staged && copied.load(Ordering::Acquire) {
                 is_staged = false;
@@ -249,7 +249,7 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
     });
 }
 
-/// Two threads post to a third. A ring that was not answered yet covers both.
+/// Two threads post to a third. A pending ring covers both.
 #[test]
 fn whatever_two_posters_announce_is_done() {
     let mut model = loom::model::Builder::new();
@@ -345,7 +345,7 @@ fn more_threads_than_bits_are_rung() {
 fn work_that_is_left_is_done_by_whoever_had_the_lock() {
     loom::model(|| {
         let shared = Arc::new((handover::Handover::new(), loom::sync::Mutex::new(())));
-        // Work that is there, and how much of it was done: written with the lock.
+        // Work that exists, and the amount that was done: written with the lock.
         let (there, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let post = |shared: &(handover::Handover, loom::sync::Mutex<()>),
                     there: &AtomicUsize,
@@ -392,7 +392,7 @@ fn two_never_sit_at_once() {
     });
 }
 
-/// The wake-up says what no driver sees: that the sleeper's wait is over.
+/// The wake-up carries what no driver sees: that the sleeper's wait is over.
 #[test]
 fn who_sleeps_is_woken_for_an_event_that_another_took() {
     let mut model = loom::model::Builder::new();
@@ -417,7 +417,7 @@ fn who_sleeps_is_woken_for_an_event_that_another_took() {
     });
 }
 
-/// A driver takes the event, and reads only a part of what has come.
+/// A driver takes the event, and reads only a part of the bytes that came.
 #[test]
 fn who_sleeps_is_woken_for_what_another_left_unread() {
     let mut model = loom::model::Builder::new();
@@ -438,7 +438,7 @@ fn who_sleeps_is_woken_for_what_another_left_unread() {
     });
 }
 
-/// A driver begins a copy, whose end nothing announces, and leaves. The poller waits without a limit.
+/// A driver begins a copy, whose end no event announces, and leaves. The poller waits without a limit.
 #[test]
 fn who_sleeps_is_woken_when_another_has_begun_what_has_to_be_asked_for() {
     loom::model(|| {
@@ -487,8 +487,8 @@ impl Driven {
         Self { core, sleeper: sleeper::Sleeper::new(), poller: sync::Poller::default() }
     }
 
-    /// Makes passes, and sleeps between them, until one finds that the wait is over. `pass` knows whether a wake-up came
-    /// before it, `may_sleep` is asked by the thread that sits.
+    /// Makes passes, and sleeps between them, until one finds that the wait is over. `pass` gets whether a wake-up came
+    /// before it; the sitting thread calls `may_sleep`.
     fn wait(
         &self,
         pass: impl Fn(&DrivenCore, bool) -> bool,
@@ -513,7 +513,7 @@ impl Driven {
     }
 }
 
-/// A thread that makes this pass, and gives the core back.
+/// Starts a thread that makes this pass, and then releases the core.
 fn drive(
     driven: &Arc<Driven>,
     pass: impl Fn(&Driven, &mut DrivenCore) + Send + 'static,
@@ -566,7 +566,7 @@ fn who_sleeps_over_a_stream_is_woken_for_what_comes() {
     });
 }
 
-/// The same for an end that has too little room, until two bytes are read.
+/// Same for an end that has too little room, until two bytes are read.
 #[test]
 fn who_waits_for_room_in_a_stream_is_woken_for_it() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! What engines tell Prometheus.
+//! Metrics of engines, as Prometheus reads them.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn page(path: &Path) -> Page {
     read(UnixStream::connect(path).unwrap())
 }
 
-/// The sum of all samples with that name and all these labels.
+/// Returns the sum of all samples with that name and all these labels.
 fn sum(page: &Page, name: &str, labels: &[(&str, &str)]) -> f64 {
     let has = |series: &str, (label, value): &(&str, &str)| {
         let at = series.find(&format!("{label}=\"{value}\""));
@@ -42,7 +42,7 @@ fn sum(page: &Page, name: &str, labels: &[(&str, &str)]) -> f64 {
     page.iter().filter(|(series, _)| is_it(series)).map(|(_, value)| value).sum()
 }
 
-/// An engine whose metrics are served at this socket.
+/// Makes an engine that serves its metrics at this socket.
 fn served(path: &Path, name: &str) -> Engine {
     let listen = format!("unix:{}", path.display());
     let config = config(&[("metrics_listen", &listen)]);
@@ -140,7 +140,7 @@ fn every_metric_of_the_table_is_there() {
     let page = page(&pair.path);
     for family in families::ALL {
         let name = family.full_name();
-        // Only drivers of real links tell it.
+        // Only drivers of real links report it.
         if name == "polyrail_rail_speed_bytes_per_second" {
             continue;
         }
@@ -204,7 +204,7 @@ fn scrapers_that_are_stuck_delay_no_transfer() {
     }
     assert_eq!(bytes(&pair.to), bytes(&pair.from));
     let sent = || sum(&page(&pair.path), "polyrail_rail_sent_bytes_total", &[]);
-    // A text is used again for a moment.
+    // A text is reused for a moment.
     wait_for("a new text", || sent() > 0.0);
     drop(stuck);
 }

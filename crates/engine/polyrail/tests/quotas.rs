@@ -1,5 +1,5 @@
-//! One peer that takes all it can get: it meets its quotas, and others go on. Alone in their process,
-//! since lines of its whole log are counted.
+//! One peer that takes all it can get: it meets its quotas, and others go on. Alone in their process, since lines of
+//! the process's whole log are counted.
 
 mod common;
 
@@ -17,19 +17,19 @@ use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Place, WireOp};
 use socket2::SockRef;
 
-/// Somebody listens there and never answers: where nobody does, a peer that hangs up is forgotten at once.
+/// A listener here never answers: without a listener, a peer that hangs up is forgotten at once.
 fn nowhere() -> SocketAddr {
     static LISTENER: LazyLock<TcpListener> =
         LazyLock::new(|| TcpListener::bind("127.0.0.1:0").unwrap());
     LISTENER.local_addr().unwrap()
 }
 
-/// A peer of the engine by a flow of its own, whose own port nobody answers.
+/// Makes a peer of the engine with its own flow, whose own port never answers.
 fn greedy(engine: &Engine) -> Stranger {
     Stranger::welcome_at(engine, hello(engine, card(&[nowhere()])))
 }
 
-/// A frame without payload.
+/// Makes a frame without payload.
 fn said(transfer: u64, op: WireOp, flags: Flags, meta: &[u8]) -> Vec<u8> {
     let transfer = TransferId(transfer);
     let meta_len = meta.len() as u32;
@@ -41,8 +41,7 @@ fn message(transfer: u64, message: &Message) -> Vec<u8> {
     said(transfer, WireOp::Control, Flags::NONE, &message.encode())
 }
 
-/// Says so many frames, and returns what became of them; frames that are merely acknowledged are not
-/// among them.
+/// Sends these frames, and returns the refusals; frames that are merely acknowledged are not among them.
 fn refusals(peer: &mut Stranger, frames: impl Iterator<Item = Vec<u8>>) -> Vec<(u64, RefusalCode)> {
     let mut refused = Vec::new();
     let mut count = 0;
@@ -50,7 +49,7 @@ fn refusals(peer: &mut Stranger, frames: impl Iterator<Item = Vec<u8>>) -> Vec<(
     for frame in frames {
         peer.say(&frame);
         count += 1;
-        // As an honest peer, which waits while its window is full.
+        // Like an honest peer, which waits while its window is full.
         while heard + 16 < count {
             heard = hear(peer, &mut refused);
         }
@@ -72,7 +71,7 @@ fn hear(peer: &mut Stranger, refused: &mut Vec<(u64, RefusalCode)>) -> u64 {
     }
 }
 
-/// Bytes arrive at `b`, both ways, with a message and a read.
+/// Checks that bytes arrive at `b`, both ways, with a message and a read.
 fn others_go_on(p: &Pair) {
     let len = 300_000;
     let (source, target) = (filled(&p.a, len, 5), zeroed(&p.b, len));
@@ -106,7 +105,7 @@ fn one_that_posts_receives_without_end_is_refused_the_rest() {
     });
     let refused = refusals(&mut other, posts);
     assert!(refused.iter().all(|(_, code)| *code == RefusalCode::ReceiveQuota), "{refused:?}");
-    // 2^18 places, and what came in one read with the last of them.
+    // 2^18 places, and the rest of the read that brought the last of them.
     assert!((100..=144).contains(&refused.len()), "{} of 400", refused.len());
     assert_eq!(quota_refusals(&p.b), refused.len() as u64);
     let dump = p.b.dump();
@@ -120,7 +119,7 @@ fn one_that_posts_receives_without_end_is_refused_the_rest() {
 fn one_that_posts_receives_in_spite_of_refusals_loses_its_flow() {
     let p = pair(&[]);
     let mut other = greedy(&p.b);
-    // Numbers that it never gets to.
+    // Numbers that it never reaches.
     let withdrawals = (0..200_000).map(|n| {
         let receive = 1000 + 2 * n;
         message(1 + n, &Message::ReceiveWithdrawn { receive })
@@ -131,7 +130,7 @@ fn one_that_posts_receives_in_spite_of_refusals_loses_its_flow() {
             let mut buffer = [0; 1 << 16];
             while reader.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
         });
-        // Until it is cut off.
+        // Until the engine cuts it off.
         other.say_all(withdrawals);
     });
     let dump = p.b.dump();
@@ -155,7 +154,7 @@ fn an_honest_receive_too_many_fails_with_the_name_of_the_quota_and_later_ones_go
     assert_eq!((code, peer), (RefusalCode::ReceiveQuota, p.to_b.name().to_owned()));
     let error = receives.last().unwrap().ended().unwrap_err().to_string();
     assert!(error.contains("quota of posted receives"), "{error}");
-    // What was taken is matched, and what is posted after the refused ones.
+    // The accepted receives are matched, and so are those posted after the refused ones.
     let source = filled(&p.b, 8 * 1024, 7);
     let waiting = || {
         let waits = |tag: &usize| receives[*tag].wait(Duration::ZERO).is_none();
@@ -191,7 +190,7 @@ fn one_that_reads_and_takes_no_data_is_told_to_wait() {
     assert!((800..=904).contains(&refused.len()), "{}", refused.len());
     let dump = p.b.dump();
     assert!(dump.contains(&format!("reads served {}", 5000 - refused.len())), "{dump}");
-    // Reads that fail are answered, and those answers are bounded, too.
+    // Failed reads are answered, and those answers are bounded, too.
     let mut wrong = greedy(&p.b);
     let outside = Place { offset: 5000, ..from };
     let refused = refusals(&mut wrong, (1..=5000).map(|read| asks(read, outside)));
@@ -261,7 +260,7 @@ fn long_notifications_that_nobody_takes_hold_back_their_sender_alone() {
         other
     });
     let waiting = || p.b.stats().notifications_waiting;
-    // Half of 1 MiB, and what one buffer holds.
+    // Half of 1 MiB, and the content of one buffer.
     wait_for("its share to be full", || waiting() >= 9);
     others_go_on(&p);
     p.a.notify(&p.to_b, b"short").unwrap().ended().unwrap();
@@ -280,13 +279,13 @@ fn one_that_does_not_read_what_it_is_refused_loses_its_flow() {
     let p = pair(&[]);
     let mut other = greedy(&p.b);
     let place = Place { key: key_of(&zeroed(&p.b, 64)), offset: 1 << 40, len: 1 };
-    // The acknowledgements of it fit into no buffer on the way.
+    // The acknowledgements fit into no buffer on the way.
     SockRef::from(&other.stream).set_recv_buffer_size(4096).unwrap();
     let all = (1..=400_000).map(|number| {
         let header = ChunkHeader { transfer: TransferId(number), ..write_header(1, 1) };
         frame(header, &[place], &[], &[1])
     });
-    // Until it is cut off.
+    // Until the engine cuts it off.
     other.say_all(all);
     other.last_words();
     let dump = p.b.dump();
@@ -294,7 +293,7 @@ fn one_that_does_not_read_what_it_is_refused_loses_its_flow() {
     others_go_on(&p);
 }
 
-/// Says hello, and what the engine answers.
+/// Sends a hello, and returns the engine's answer.
 fn answer(engine: &Engine, hello: FlowHello) -> (Stranger, Reply) {
     let mut stranger = Stranger::greeting(engine, &Hello::Flow(hello));
     let reply = stranger.reply();
@@ -318,11 +317,11 @@ fn one_that_takes_every_connection_leaves_some_to_others() {
         );
     }
     assert_eq!(quota_refusals(&b), 2);
-    // Another one comes in.
+    // Another engine is accepted.
     let a = engine(&[("rails", "127.0.0.1"), ("channels", "1")]);
     let to_b = a.add_peer(&b.metadata()).unwrap();
     a.notify(&to_b, b"hello").unwrap().ended().unwrap();
-    // Connections that end make room, but for the eighth that is for others.
+    // Connections that end make room, except for the eighth that is reserved for others.
     taken.truncate(12);
     wait_for("a place", || matches!(answer(&b, flow(15, 16)).1, Reply::Accepted(_)));
 }
@@ -333,7 +332,7 @@ fn peers_that_come_and_go_under_new_names_are_known_within_a_bound() {
     for _ in 0..16 {
         drop(greedy(&engine));
     }
-    // First its connections are too many, until they are seen to be gone.
+    // At first there are too many connections, until their ends are noticed.
     wait_for("them to be known", || {
         let (_, reply) = answer(&engine, hello(&engine, card(&[nowhere()])));
         let Reply::Refused { code: RefusedCode::Limit, reason } = reply else {
@@ -342,7 +341,7 @@ fn peers_that_come_and_go_under_new_names_are_known_within_a_bound() {
         reason.contains("16 peers are known by their hello alone, allowed are at most 16")
     });
     assert_eq!(engine.peers().len(), 16);
-    // Whom the user adds is welcome.
+    // A peer that the user adds is accepted.
     let a = one_rail(&[]);
     engine.add_peer(&a.metadata()).unwrap();
     let to_engine = a.add_peer(&engine.metadata()).unwrap();
@@ -386,7 +385,7 @@ fn an_epoch_that_is_too_high_keeps_no_rail_down_for_long() {
     ahead.last_words();
 }
 
-/// Where the log goes.
+/// Captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

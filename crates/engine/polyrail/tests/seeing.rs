@@ -1,5 +1,5 @@
-//! What an engine shows of itself: the trace of each chunk, and the state on a signal. Alone in its
-//! process, which gets the signal.
+//! Diagnostics of an engine: the trace of each chunk, and the state dump on a signal. Alone in its process, which gets
+//! the signal.
 
 mod common;
 
@@ -103,7 +103,7 @@ fn an_engine_lives_on_whose_state_nobody_reads_from_a_pipe() {
     let a = engine(&[("dump_signal", "USR1"), ("log_file", pipe.to_str().unwrap())]);
     let kill = format!("kill -USR1 {}", std::process::id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    // The thread that writes the state is the one that connects.
+    // The thread that writes the state also connects.
     for _ in 0..3 {
         let b = engine(&[]);
         let to_b = a.add_peer(&b.metadata()).unwrap();

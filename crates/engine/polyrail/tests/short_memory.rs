@@ -1,6 +1,6 @@
-//! Pinned memory for some flows only: those do the work, at either end, by rails and by shared memory,
-//! one way and both ways. With devices that reach no other and copy late. Alone in their process: no rail is to be
-//! given up for want of a CPU.
+//! Pinned memory for some flows only: those do the work, at either end, by rails and by shared memory, one way and both
+//! ways. With devices that reach no other and copy late. Alone in their process: no rail may be given up for lack of a
+//! CPU.
 
 mod common;
 
@@ -11,13 +11,13 @@ use polyrail::{Engine, PathKind, Region, RemoteRegion, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 
 const BYTES: usize = 6 << 20;
-/// One way of sending, and flows enough.
+/// Each has one path, and enough flows.
 const FLOWS: [&[(&str, &str)]; 3] = [
     &[("path", "shared"), ("channels", "8")],
     &[("path", "tcp"), ("channels", "8")],
     &[("path", "shared"), ("channels", "4"), ("sockets", "2"), ("proxy_layout", "merged")],
 ];
-/// Rings of two flows in each direction, and of one.
+/// Memory for rings of two flows in each direction, and of one.
 const SHORT: [&[(&str, &str)]; 2] = [
     &[("gpu_chunk_bytes", "64KiB"), ("staging_bytes", "256KiB"), ("staging_limit_bytes", "1MiB")],
     &[("gpu_chunk_bytes", "512KiB"), ("staging_bytes", "1MiB"), ("staging_limit_bytes", "1MiB")],
@@ -33,7 +33,7 @@ fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, Transfe
 fn flows_that_get_no_pinned_memory_leave_the_work_to_those_that_have_some() {
     for flows in FLOWS {
         for short in SHORT {
-            // The same chunks, and memory without end.
+            // Same chunk size, and unlimited memory.
             let ample = [flows, &short[..2]].concat();
             let short = [flows, short].concat();
             for (a, b) in [(&short, &ample), (&ample, &short), (&short, &short)] {
@@ -107,8 +107,7 @@ fn connections_that_carry_data_both_ways_make_do_with_little_too() {
     }
 }
 
-/// One flow, with memory for one ring at one end, and payload that takes turns in going by rails and
-/// lying in shared memory.
+/// One flow, with memory for one ring at one end, and payload that alternates between rails and shared memory.
 #[test]
 fn a_flow_with_memory_for_one_ring_uses_it_both_ways() {
     let flow = [
@@ -124,7 +123,7 @@ fn a_flow_with_memory_for_one_ring_uses_it_both_ways() {
         let (source, _) = on(&here, &p.a, &vec![0; BYTES]);
         let (target, memory) = on(&there, &p.b, &vec![0; BYTES]);
         let request = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
-        // A request that is prepared while there is no shared memory keeps the rails.
+        // A request that is prepared while memory can't be shared keeps the rails.
         here.limit_pinned(0);
         let by_rails = p.a.prepare(request.clone()).unwrap();
         here.limit_pinned(1 << 30);
@@ -152,14 +151,14 @@ fn ends_with_memory_for_different_flows_find_one_that_both_have() {
     let patient = [("rail_stall_ms", "9000"), ("chunk_bytes", "512KiB")];
     let p = RelayedPair::new(&[&flows[..], &patient, SHORT[1]].concat());
     let (here, there) = (device(0), device(1));
-    // More than what is on the way to the other flows holds.
+    // More than what fits on the way to the other flows.
     const MUCH: usize = 8 * BYTES;
     let (near, far) = (filled(&p.a, MUCH, 1), zeroed(&p.b, BYTES));
     let (source, _) = on(&here, &p.a, &pattern(MUCH, 2));
     let (target, memory) = on(&there, &p.b, &vec![0; MUCH]);
     let (target, far) = (remote(&p.a, &target), remote(&p.a, &far));
     wait_for("all rails", || p.to_b.flows().up == 4);
-    // What is on the last rail arrives first.
+    // The data on the last rail arrives first.
     p.ways_to_b[..3].iter().for_each(|way| way.set(|mood| mood.stalled = true));
     let before = p.ways_to_b[3].bytes();
     let transfer = p.a.write(&p.to_b, &near.all(), &target.all()).unwrap();
@@ -167,7 +166,7 @@ fn ends_with_memory_for_different_flows_find_one_that_both_have() {
     p.ways_to_b[..3].iter().for_each(|way| way.set(|mood| mood.stalled = false));
     finished(&transfer);
     assert!(FakeDevice::contents(&memory) == pattern(MUCH, 1));
-    // What is alone goes by the first.
+    // A single chunk goes by the first.
     let one = |region: &Region| region.slice(0, 512 << 10).unwrap();
     finished(&p.a.write(&p.to_b, &one(&source), &far.slice(0, 512 << 10).unwrap()).unwrap());
     finished(&p.a.write(&p.to_b, &source.all(), &target.all()).unwrap());
@@ -198,7 +197,7 @@ fn flows_without_memory_take_over_from_those_that_are_cut() {
 
 #[test]
 fn less_than_one_slot_is_an_error_that_says_so() {
-    // Of a transfer over several rails the last chunks are down to a quarter of that.
+    // For a transfer over several rails, the last chunks are down to a quarter of that.
     let settings = [("path", "tcp"), ("channels", "8"), ("gpu_chunk_bytes", "8MiB")];
     let short = [&settings[..], &[("staging_limit_bytes", "1MiB")]].concat();
     let (here, there) = (device(0), device(1));

@@ -1,5 +1,4 @@
-//! The smallest values that settings allow do work. Alone in their process, since a hello of 100 ms is one of
-//! them.
+//! The smallest values that settings allow work. Alone in their process, since a hello of 100 ms is one of them.
 
 mod common;
 
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 
-/// On a loaded machine; the values below take milliseconds, and smaller ones took a minute.
+/// Limit on a loaded machine; the values below take milliseconds, and smaller ones took a minute.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]

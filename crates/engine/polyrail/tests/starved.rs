@@ -1,5 +1,5 @@
-//! Threads that get no CPU for a while: nobody else waits for them, and nobody is taken for dead. Alone in
-//! their process: nobody else is to take CPU from whom these tests let have some.
+//! Threads that get no CPU for a while: other threads do not wait for them, and peers do not take them for dead. Alone
+//! in their process, so that no other test takes CPU time from these.
 
 mod common;
 
@@ -13,13 +13,13 @@ use common::*;
 use polyrail::{Engine, OnEnd, Outcome, Request, TransferError};
 use rustix::process::Signal;
 
-/// After so long the puppet gives up its peer, who waits for it for ever.
+/// Time after which the puppet gives up its peer, which itself waits without a limit.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const IMPATIENT: &[(&str, &str)] =
     &[("rails", "127.0.0.1"), ("peer_timeout_ms", "3000"), ("reconnect_max_ms", "100")];
 const PATIENT: &[(&str, &str)] = &[("peer_timeout_ms", "60000"), ("reconnect_max_ms", "100")];
 
-/// Holds up whoever tells it of an end, as a thread is held up that gets no CPU.
+/// Blocks the thread that reports an end, like a thread that gets no CPU.
 struct Holdup {
     begins: Mutex<mpsc::Sender<()>>,
     ends: Mutex<mpsc::Receiver<()>>,
@@ -28,7 +28,7 @@ struct Holdup {
 impl OnEnd for Holdup {
     fn ended(&self, _token: u64, _result: &Result<Outcome, TransferError>) {
         self.begins.lock().unwrap().send(()).unwrap();
-        // Also if the test has failed, and nobody is there any more.
+        // Also if the test has failed, and the other half is gone.
         let _ = self.ends.lock().unwrap().recv_timeout(LONG);
     }
 }
@@ -43,7 +43,7 @@ fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
         let first = p.a.prepare(request.tell(holdup, 1)).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| first.post().unwrap().ended().unwrap());
-            // Where callers drive, b's has to look for the answer, too.
+            // With `progress = caller`, b's caller has to drive for the answer, too.
             assert_eq!(p.b.wait_notification(LONG).expect("it comes").data, b"first");
             begun.recv_timeout(LONG).expect("the end is told");
             let (posts, posted) = mpsc::channel();
@@ -62,15 +62,15 @@ fn to_post_waits_for_no_thread_that_drives_and_has_no_cpu() {
     }
 }
 
-/// Time in which nothing of the process runs, as on a machine that is far too busy.
+/// Stops the whole process for this time, as on a machine that is far too busy.
 fn away(puppet: &Puppet, time: Duration) {
     puppet.signal(Signal::STOP);
-    // This long is what the test is about.
+    // The time that the test is about.
     std::thread::sleep(time);
     puppet.signal(Signal::CONT);
 }
 
-/// Nothing passes any more, and the puppet has read what did: no acknowledgement that waits for it is to save it later.
+/// Stalls all relays, and waits until the puppet has read what passed: no pending acknowledgement may save it later.
 fn hush(relays: &[Relay]) {
     relays.iter().for_each(Relay::stall);
     let ports: Vec<u16> = relays.iter().map(|relay| relay.address.port()).collect();
@@ -78,8 +78,8 @@ fn hush(relays: &[Relay]) {
     wait_for("the puppet to read", || unread(&ports) == 0);
 }
 
-/// Bytes on their way from these ports of this host to those who have connected to them: sent and not
-/// acknowledged by the other's kernel, or not read, as `proc_net_tcp(5)` has them.
+/// Returns the bytes on their way from these ports of this host to the connected clients: sent and not acknowledged by
+/// the other's kernel, or not read, from `proc_net_tcp(5)`.
 fn unread(ports: &[u16]) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
@@ -95,7 +95,7 @@ fn unread(ports: &[u16]) -> u64 {
     table.lines().skip(1).map(of_line).sum()
 }
 
-/// Of a connection, in `/proc/net/tcp`.
+/// State of a connection, in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 
 fn received(engine: &Engine) -> u64 {
@@ -103,7 +103,7 @@ fn received(engine: &Engine) -> u64 {
     rails.map(|rail| rail.rx_bytes).sum()
 }
 
-/// The puppet's writes still arrive.
+/// Checks that the puppet's writes still arrive.
 fn goes_on(engine: &Engine, puppet: &Puppet) {
     let before = received(engine);
     wait_for("the puppet's writes to arrive", || {
@@ -142,7 +142,7 @@ fn whoever_had_no_cpu_gives_up_no_rail_for_it() {
         let before = accepted();
         hush(&relays);
         away(&puppet, TIMEOUT);
-        // Some of its checks, and far less than a rail may stall.
+        // Time for some of its checks, and far less than a rail may stall.
         std::thread::sleep(Duration::from_millis(300));
         relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = false));
         goes_on(&engine, &puppet);
@@ -170,7 +170,7 @@ fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
     puppet.signal(Signal::STOP);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let notified = engine.notify(&peer, b"hello").unwrap();
-    // Ten times the pause before the next attempt, which is what one had.
+    // Ten times the pause before the next attempt, which was once the limit of an attempt.
     std::thread::sleep(Duration::from_secs(2));
     puppet.signal(Signal::CONT);
     notified.ended().unwrap();
@@ -196,7 +196,7 @@ fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
         begun.recv_timeout(LONG).expect("the end is told");
         let is_under_way = !large.is_over();
         if is_under_way {
-            // The proxy is held up for longer than a peer may be silent.
+            // Blocks the proxy for longer than a peer may be silent.
             std::thread::sleep(TIMEOUT * 3 / 2);
         }
         end.send(()).unwrap();

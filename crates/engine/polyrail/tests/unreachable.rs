@@ -1,4 +1,4 @@
-//! Engines that can't start, peers that can't be reached, and what is said about it.
+//! Engines that can't start, peers that can't be reached, and the errors for that.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
 
 #[test]
 fn a_port_in_use_is_named_with_its_rail_and_address() {
-    // On the first rail nobody else may have it.
+    // On the first rail the port is reserved for this test.
     let (_held, taken) = std::iter::repeat_with(HeldPort::new)
         .find_map(|held| TcpListener::bind(("127.0.0.2", held.number())).ok().map(|it| (held, it)))
         .unwrap();
@@ -55,7 +55,7 @@ fn engines_of_a_machine_share_a_range_of_ports_until_all_are_taken() {
     };
     let ports: Vec<u16> = engines.iter().map(|one| one.addresses()[0].port()).collect();
     assert_eq!(ports[0], first, "{ports:?}");
-    // Others may have one of them, so some are left out.
+    // Other programs may use one of them, so some are left out.
     assert!(ports.is_sorted_by(|one, next| one < next), "{ports:?}");
     assert!(ports.iter().all(|port| port - first < count), "{ports:?}");
     assert!(ports.len() * 2 > usize::from(count), "{ports:?}");
@@ -77,13 +77,13 @@ fn without_a_port_each_rail_has_one_that_the_documents_name_and_engines_begin_ap
     let ports = engines.iter().flat_map(|one| one.addresses());
     let ports: Vec<u16> = ports.map(|address| address.port()).collect();
     assert!(ports.iter().all(|port| (29200..=29999).contains(port)), "{ports:?}");
-    // One time in 640,000 all three begin at the same one.
+    // With a probability of 1 in 640,000, all three begin at the same one.
     assert!(ports.iter().any(|port| *port != ports[0]), "{ports:?}");
 }
 
 #[test]
 fn where_all_ports_are_taken_the_error_says_which_others_to_choose() {
-    // Nobody else uses this address, so the ports of tests beside this one stay free.
+    // No other test uses this address, so the ports of tests in parallel stay free.
     let address =
         format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
     let taken: Vec<TcpListener> =
@@ -140,7 +140,7 @@ fn rails_of_different_families_can_never_meet_and_both_are_named() {
     assert_eq!(own.peers(), []);
 }
 
-/// An address where nobody listens while this lives: a socket that was never told to listen has the port.
+/// An address without a listener while this value lives: its socket has the port and does not listen.
 struct ClosedPort {
     address: SocketAddr,
     _socket: Socket,
@@ -198,7 +198,7 @@ fn a_pair_that_does_not_come_up_is_replaced_by_one_with_a_rail_that_is_free() {
         let partner = rails[last].partner.as_deref().unwrap();
         assert_ne!(partner, format!("lo@127.0.0.{}", last + 1), "{rails:?}");
         assert!(rails.iter().all(|rail| rail.idle_because.is_none()), "{rails:?}");
-        // The other end has it as it came to be.
+        // The other end reports the pair in use.
         let theirs = &b.stats().peers[0].rails;
         let used = theirs.iter().find(|rail| rail.name == partner).unwrap();
         assert_eq!(used.idle_because, None, "{theirs:?}");
@@ -238,7 +238,7 @@ fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     let pair = format!("rail lo@127.0.0.1 (127.0.0.1 to {})", stranger.addresses()[0]);
     wait_for("the reason in the dump", || a.dump().contains(&pair));
     assert!(a.dump().contains("another engine listens there"), "{}", a.dump());
-    // Where all lead elsewhere, the peer was started again, and nobody needs to wait to learn it.
+    // If all rails lead elsewhere, the peer was started again, and that is known without a wait.
     for (rail, address) in metadata.card.rails.iter_mut().zip(stranger.addresses()) {
         rail.address = address;
     }
@@ -262,7 +262,7 @@ fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
     let peer = a.add_peer(&metadata.encode()).unwrap();
     let error = a.notify(&peer, b"anybody?").unwrap().ended().unwrap_err();
     let TransferError::PeerLost { why, .. } = &error else { panic!("{error}") };
-    // On a busy machine it is noticed later, and so it is said.
+    // On a busy machine it is noticed later, and the text says so.
     let LostReason::Unreachable { silence, .. } = why else { panic!("{why}") };
     assert!(*silence >= Duration::from_secs(1), "{why}");
     let why = why.to_string();
@@ -282,7 +282,7 @@ fn connecting_to_nobody_fails_with_address_and_reason() {
     let closed = port.address;
     let error = engine.connect(closed).join().unwrap_err().to_string();
     assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
-    // Somebody listens there, and never says anything.
+    // This listener never sends anything.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = engine.connect(silent.local_addr().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("300 ms") || error.contains("timed out"), "{error}");
@@ -300,7 +300,7 @@ fn the_first_of_several_addresses_that_answers_counts() {
     let addresses = [mute, closed.address, b.addresses()[0], b.addresses()[1]];
     let peer = a.connect_any(&addresses, Some(&b.invitation())).join().unwrap();
     assert_eq!(peer.instance(), b.instance());
-    // The first two are waited for no longer than it takes the third to answer.
+    // The wait for the first two ends when the third answers.
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     let c = engine(&[("connect_timeout_ms", "300")]);
     let error = c.connect_any(&[mute, closed.address], None).join().unwrap_err();
@@ -311,7 +311,7 @@ fn the_first_of_several_addresses_that_answers_counts() {
     let d = engine(&[("connect_timeout_ms", "20000")]);
     let peer = d.connect_any(&addresses, Some(&b.invitation())).join().unwrap();
     assert_eq!(peer.instance(), b.instance());
-    // The word of an engine counts more.
+    // An engine's refusal has precedence.
     let addresses = [closed.address, b.addresses()[0]];
     let error = c.connect_any(&addresses, Some(&a.invitation())).join().unwrap_err();
     assert!(error.to_string().contains(&b.addresses()[0].to_string()), "{error}");
@@ -342,7 +342,7 @@ fn a_peer_that_is_given_up_is_told_why_on_the_connections_that_are_left() {
     assert!(why.to_string().starts_with("it gave this engine up: none of"), "{why}");
 }
 
-/// Why an engine does not connect to what listens there, and what helps.
+/// Returns why an engine does not connect to this address, and the help.
 fn not_connected(engine: &Engine, address: SocketAddr) -> (String, String) {
     let error = engine.connect(address).join().unwrap_err();
     (error.to_string(), error.help().expect("a remedy"))
@@ -354,7 +354,7 @@ fn who_connects_to_what_is_no_engine_is_told_what_helps() {
     let (text, help) = not_connected(&engine, ClosedPort::new("127.0.0.1").address);
     assert!(text.contains("Connection refused") && help.contains("nobody listens there"), "{help}");
 
-    // One that accepts and says nothing.
+    // A listener that accepts and sends nothing.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let (text, help) = not_connected(&engine, mute.local_addr().unwrap());
     assert!(text.contains("timed out waiting for the other side's first words"), "{text}");

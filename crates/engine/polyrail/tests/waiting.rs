@@ -1,5 +1,5 @@
-//! No transfer waits for a timer: whatever a device takes, what follows its copies follows at once. Alone in
-//! its process, since what threads waited for a CPU is counted.
+//! No transfer waits for a timer: however long a device takes, the step after its copies follows at once. Alone in its
+//! process, since the time that threads waited for a CPU is counted.
 
 mod common;
 
@@ -15,12 +15,12 @@ use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 /// Copies take from nothing up to this.
 const LATEST: Duration = Duration::from_millis(1);
 const STEP: Duration = Duration::from_micros(2);
-/// What may come on top of the copies, far less than any timer of the engine.
+/// Allowed time in addition to the copies, far less than any timer of the engine.
 const EXCESS: Duration = Duration::from_millis(5);
 const TRIES: usize = 10;
 
-/// How long threads of this process have been able to run and did not, because others did: that is
-/// no fault of the engine.
+/// Returns how long threads of this process were able to run and did not get a CPU: the engine is not responsible for
+/// that.
 fn starved() -> Duration {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let waited = |task: fs::DirEntry| -> Option<u64> {
@@ -31,7 +31,7 @@ fn starved() -> Duration {
     Duration::from_nanos(tasks.filter_map(waited).sum())
 }
 
-/// How much longer a transfer takes than the copies that belong to it.
+/// Returns how much longer a transfer takes than its copies.
 fn excess_of(prepared: &PreparedTransfer, devices: [&FakeDevice; 2]) -> (Duration, String) {
     let copied = || devices[0].copied() + devices[1].copied();
     let (began, copied_before, starved_before) = (Instant::now(), copied(), starved());
@@ -48,7 +48,7 @@ fn write_ever_later(p: &Pair, path: PathKind) {
         PathKind::PeerCopy => (device(0), device(1)),
         _ => (lone_device(0), lone_device(1)),
     };
-    // A chunk, and some that wait for each other.
+    // A single chunk, and several that wait for each other.
     for len in [50_000, 180_000] {
         let (source, _) = on(&here, &p.a, &pattern(len, 5));
         let (target, memory) = on(&there, &p.b, &vec![0; len]);
@@ -59,9 +59,9 @@ fn write_ever_later(p: &Pair, path: PathKind) {
         while late <= LATEST {
             here.set_late(late);
             there.set_late(late);
-            // The hypervisor may take our CPUs for a while, which no count of this process shows. It
-            // does so now and then; what waits for a timer here does so each time. A wake-up that is
-            // lost now and then is counted, and makes the end of the engine panic.
+            // The hypervisor may take this machine's CPUs for a while, which no count of this process shows. That
+            // happens now and then; a wait for a timer happens each time. A wake-up that is lost now and then is
+            // counted, and makes the end of the engine panic.
             let mut slow = Vec::new();
             while slow.len() < TRIES {
                 let (excess, text) = excess_of(&prepared, [&here, &there]);
@@ -106,7 +106,7 @@ fn from_end_to_end_what_follows_a_copy_follows_at_once() {
 #[test]
 fn a_message_is_acknowledged_when_it_has_come_though_its_receiver_does_not_call_again() {
     const MESSAGES: usize = 100;
-    /// The first one, and one in 64: whether answers follow is tried out.
+    /// The first one, and one in 64: these test whether answers follow.
     const TRIED: usize = 4;
     for path in ["auto", "tcp"] {
         let p = pair(&[("preset", "latency"), ("path", path)]);
@@ -136,11 +136,11 @@ fn a_message_is_acknowledged_when_it_has_come_though_its_receiver_does_not_call_
     }
 }
 
-/// Two threads that poll for each other's messages on one CPU. One that polls keeps the other from answering.
+/// Two threads that poll for each other's messages on one CPU. A polling thread keeps the other from answering.
 #[test]
 fn callers_that_share_a_cpu_sleep_in_place_of_polling_against_each_other() {
     const MESSAGES: usize = 1000;
-    /// Who polls for two milliseconds each time needs two milliseconds of CPU for a message there and back.
+    /// A thread that polls for two milliseconds each time needs two milliseconds of CPU for a message there and back.
     const MOST: Duration = Duration::from_millis(1);
     let p = pair(&[("preset", "latency")]);
     let to_a = p.b.add_peer(&p.a.metadata()).unwrap();
@@ -162,7 +162,7 @@ fn callers_that_share_a_cpu_sleep_in_place_of_polling_against_each_other() {
         if !begins {
             finished(&engine.send(other, 1, &source.all()).unwrap());
         }
-        // Where strangers want this CPU, too, an answer may be late, and polling for it is right.
+        // If other processes want this CPU, too, an answer may be late, and polling for it is right.
         took.sort();
         took[MESSAGES / 2]
     };

@@ -11,7 +11,7 @@ pub enum DecodeError {
     /// The bytes end inside a field.
     #[error("{what} ends inside field {field}")]
     Truncated {
-        /// What was being read.
+        /// Name of the structure.
         what: &'static str,
         /// The field.
         field: &'static str,
@@ -19,7 +19,7 @@ pub enum DecodeError {
     /// A field has a value that is not allowed.
     #[error("field {field} of {what} is {got}, allowed is {allowed}")]
     Field {
-        /// What was being read.
+        /// Name of the structure.
         what: &'static str,
         /// The field.
         field: &'static str,
@@ -31,7 +31,7 @@ pub enum DecodeError {
     /// A text is not UTF-8, or has characters that steer a terminal.
     #[error("field {field} of {what} is not readable text")]
     Text {
-        /// What was being read.
+        /// Name of the structure.
         what: &'static str,
         /// The field.
         field: &'static str,
@@ -39,9 +39,9 @@ pub enum DecodeError {
     /// Bytes are left over.
     #[error("{what} is followed by {bytes} unexpected bytes")]
     Trailing {
-        /// What was being read.
+        /// Name of the structure.
         what: &'static str,
-        /// How many.
+        /// Number of bytes left over.
         bytes: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a peer, a request or a transfer: an enum for each family of calls.
+//! Errors of peers, requests and transfers: an enum for each family of calls.
 
 mod ended;
 mod help;
@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use polyrail_text::debug_as_text;
 use thiserror::Error;
 
 use crate::hello::HelloError;
@@ -20,16 +21,16 @@ use crate::wire::RefusalCode;
 use crate::{InstanceId, PlanError};
 
 /// A peer can't be added.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum PeerError {
     /// The metadata can't be read.
     #[error("metadata of the peer: {0}")]
     Metadata(#[from] HelloError),
-    /// The bytes are something else that an engine hands over.
+    /// The bytes come from another call of an engine.
     #[error("these bytes are no metadata of a peer: {what}")]
     NotMetadata {
-        /// What they are, and where they belong.
+        /// Kind of the bytes, and the call that takes them.
         what: &'static str,
     },
     /// The metadata is this engine's own.
@@ -38,9 +39,9 @@ pub enum PeerError {
     /// No connection.
     #[error("can't connect to {address}: {why}")]
     Connect {
-        /// Where to.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Reason of the failure.
         why: ConnectReason,
     },
     /// The file with the peer's metadata can't be read.
@@ -48,10 +49,10 @@ pub enum PeerError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is of an engine of this host that is not there any more.
+    /// The file belongs to an engine of this host that no longer exists.
     #[error(
         "metadata file {}: the engine that published it has ended (process {process} of this host)",
         path.display()
@@ -59,7 +60,7 @@ pub enum PeerError {
     Ended {
         /// The file.
         path: PathBuf,
-        /// The process that it ran in, which may run on without it.
+        /// The process that the engine ran in, which may run on without it.
         process: u32,
     },
     /// No rail of one side can reach a rail of the other.
@@ -69,15 +70,15 @@ pub enum PeerError {
         local: String,
         /// Rails there.
         remote: String,
-        /// Why none fits.
+        /// Reason why no pair fits.
         why: String,
     },
-    /// The bound on connections would be passed.
+    /// The peer would exceed the limit on connections.
     #[error("{flows} connections to the peer, but flow_limit allows {limit}")]
     FlowLimit {
         /// Flows that the settings ask for.
         flows: u64,
-        /// The setting.
+        /// The setting `flow_limit`.
         limit: u32,
     },
     /// The engine is closing.
@@ -89,10 +90,10 @@ pub enum PeerError {
 }
 
 /// A request can't be prepared or posted. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The ops pool is full: not a failure, post again when an older transfer is over.
+    /// The ops pool is full. Not a failure: post again once an older transfer is over.
     #[error("the ops pool is full: {limit} operations are outstanding")]
     Busy {
         /// The setting `ops_pool`.
@@ -125,9 +126,9 @@ pub enum PostError {
     ForeignRegion {
         /// Position in the request.
         index: usize,
-        /// The region, as it describes itself for people.
+        /// The region's own description for people.
         region: String,
-        /// The engine that it is registered with, `None` if it is private.
+        /// The engine that the region is registered with; `None` if the region is private.
         owner: Option<InstanceId>,
         /// The engine of the request.
         engine: InstanceId,
@@ -135,27 +136,27 @@ pub enum PostError {
     /// The peer of the request is a peer of another engine of this process.
     #[error("peer {peer} was added to another engine than the one that is to do this")]
     ForeignPeer {
-        /// Its name.
+        /// Name of the peer.
         peer: String,
     },
     /// The notification is too long.
     #[error("notification has {got} bytes, allowed is 0 to {limit}")]
     NotificationTooLong {
-        /// Its length.
+        /// Length of the notification in bytes.
         got: usize,
         /// The most bytes that a notification may have.
         limit: u64,
     },
-    /// A notification was given for something else than a write.
+    /// The request has a notification and isn't a write.
     #[error("a {kind} brings no notification, only a write does")]
     NoNotification {
-        /// What the request does.
+        /// Operation of the request.
         kind: &'static str,
     },
     /// A receive has too many segments.
     #[error("receive has {got} segments after merging, allowed is {limit}")]
     TooManySegments {
-        /// Its segments.
+        /// Number of segments.
         got: usize,
         /// The limit.
         limit: usize,
@@ -171,7 +172,7 @@ pub enum PostError {
     PeerGone {
         /// The peer.
         peer: String,
-        /// Why.
+        /// Reason of the loss.
         why: LostReason,
     },
     /// The engine is closed.
@@ -194,26 +195,26 @@ impl PostError {
 }
 
 /// A transfer ended without being complete.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The transfer's own deadline passed.
     #[error("deadline of {deadline:?} passed; {progress}")]
     Deadline {
-        /// The time that it had.
+        /// The transfer's limit.
         deadline: Duration,
-        /// Where it stood.
+        /// Progress at the deadline.
         progress: Box<TransferProgress>,
     },
-    /// It was cancelled here.
+    /// The transfer was cancelled here.
     #[error("cancelled")]
     Cancelled,
-    /// The peer refused it.
+    /// The peer refused the transfer.
     #[error("peer {peer} refused: {}", .code.reason())]
     Refused {
         /// The peer.
         peer: String,
-        /// Why.
+        /// Reason of the refusal.
         code: RefusalCode,
     },
     /// The peer is gone. It confirmed nothing: bytes of the transfer may still land there, and its notification may come.
@@ -221,16 +222,16 @@ pub enum TransferError {
     PeerLost {
         /// The peer.
         peer: String,
-        /// What happened: rail, error, last progress.
+        /// Reason of the loss: rail, error, last progress.
         why: LostReason,
     },
-    /// A region of it was dropped.
+    /// A region of the transfer was dropped.
     #[error("a local region of the transfer was dropped")]
     RegionDropped,
-    /// A device here failed to copy bytes of it, or memory of it is not there any more.
+    /// A device here failed to copy bytes of the transfer, or memory of it no longer exists.
     #[error("bytes of the transfer can't be copied here: {why}")]
     Device {
-        /// What the driver says, or which memory it is.
+        /// The driver's error, or the memory.
         why: String,
     },
     /// A message is longer than the receive that it met.
@@ -247,7 +248,55 @@ pub enum TransferError {
         /// The peer.
         peer: String,
     },
-    /// This process is a copy of the one that posted it, where it goes on.
+    /// This process is a copy of the one that posted the transfer, where the transfer goes on.
     #[error("the transfer belongs to the process that this one was forked from")]
     Forked,
 }
+
+debug_as_text!(
+    PeerError {
+        Metadata,
+        NotMetadata,
+        Myself,
+        Connect,
+        File,
+        Ended,
+        NoRailPair,
+        FlowLimit,
+        Closed,
+        Forked,
+    },
+    |error| error.remedy()
+);
+debug_as_text!(
+    PostError {
+        Busy,
+        Lengths,
+        WrongPeer,
+        ForeignRegion,
+        ForeignPeer,
+        NotificationTooLong,
+        NoNotification,
+        TooManySegments,
+        Plan,
+        RegionDropped,
+        PeerGone,
+        Closed,
+        Forked,
+    },
+    |error| error.remedy()
+);
+debug_as_text!(
+    TransferError {
+        Deadline,
+        Cancelled,
+        Refused,
+        PeerLost,
+        RegionDropped,
+        Device,
+        TooLong,
+        SendFailed,
+        Forked,
+    },
+    |error| error.remedy()
+);

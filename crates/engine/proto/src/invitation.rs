@@ -1,9 +1,10 @@
-//! What lets somebody connect who knows no more than an address.
+//! Invitations, with which clients connect that know only an address.
 
 use std::fmt;
 use std::str::FromStr;
 
 use polyrail_secure::{CAPABILITY_BYTES, Capability};
+use polyrail_text::debug_as_text;
 use thiserror::Error;
 
 use crate::id::InstanceId;
@@ -26,38 +27,48 @@ pub struct Invitation {
     capability: Capability,
 }
 
-/// A text that is no invitation; [`Invitation`] has an example of one that is.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// A text that isn't an invitation; [`Invitation`] has an example of one.
+#[derive(Clone, PartialEq, Eq, Error)]
 #[error("an invitation has {}, allowed are {PREFIX} and 64 hexadecimal digits", found(*.characters))]
 pub struct InvitationError {
-    /// How many characters it has; the text itself may be a secret.
+    /// Number of characters; the text itself may be a secret.
     pub characters: usize,
 }
+
+impl InvitationError {
+    /// Advice on how to correct it.
+    pub fn help(&self) -> &'static str {
+        "copy the whole invitation: `Engine::invitation` returns it, and `polyrail bench --listen` prints it behind the \
+         address"
+    }
+}
+
+debug_as_text!(InvitationError, |error| Some(error.help().to_owned()));
 
 fn found(characters: usize) -> String {
     format!("{characters} characters")
 }
 
 impl Invitation {
-    /// Bytes of an invitation.
+    /// Size of an invitation in bytes.
     pub const BYTES: usize = 16 + CAPABILITY_BYTES;
 
-    /// To the engine of this instance, which lets holders of the capability connect.
+    /// An invitation to the engine of this instance, which accepts holders of the capability.
     pub fn new(instance: InstanceId, capability: Capability) -> Self {
         Self { instance, capability }
     }
 
-    /// What its holder proves.
+    /// Returns the capability that the holder proves.
     pub fn capability(&self) -> &Capability {
         &self.capability
     }
 
-    /// The run of the engine that it leads to.
+    /// Returns the run of the engine that the invitation leads to.
     pub fn instance(&self) -> InstanceId {
         self.instance
     }
 
-    /// As bytes.
+    /// Encodes the invitation.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.instance.0.to_le_bytes());
@@ -65,7 +76,7 @@ impl Invitation {
         bytes
     }
 
-    /// Of bytes that [`Self::to_bytes`] gave. Whether an engine gave them is seen when connecting.
+    /// Decodes bytes that [`Self::to_bytes`] returned. Only connecting shows whether an engine made them.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let (mut instance, mut capability) = ([0; 16], [0; CAPABILITY_BYTES]);
         instance.copy_from_slice(&bytes[..16]);

@@ -37,7 +37,7 @@ pub enum LostReason {
         /// Last error: rail, addresses, error.
         last_problem: Option<String>,
     },
-    /// Its connections broke, and every rail that led to it refuses new ones: its process has ended.
+    /// The peer's connections broke, and every rail that led to it refuses new ones: its process has ended.
     #[error("nobody listens at its addresses any more{}", problem(.last_problem.as_deref()))]
     NobodyThere {
         /// Last error: rail, addresses, error.

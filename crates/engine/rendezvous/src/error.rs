@@ -1,14 +1,15 @@
-//! What can go wrong with a rendezvous.
+//! Errors of a rendezvous.
 
 use std::io;
 use std::time::Duration;
 
 use polyrail::{EngineError, Explain, PeerError};
+use polyrail_config::debug_as_text;
 
 use crate::names::NameError;
 
-/// Why an engine can't join, or nobody can look.
-#[derive(Debug, thiserror::Error)]
+/// Reason why an engine can't join a group, or the group can't be listed.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
     /// The setting is empty.
@@ -16,14 +17,14 @@ pub enum RendezvousError {
         "rendezvous is empty; allowed: dir://, etcd://, dns://, slurm://, mpi:// or torchrun://"
     )]
     NotSet,
-    /// The setting has another value than the settings let through.
+    /// The setting can't be parsed, or names a place that is not supported.
     #[error("rendezvous = `{value}` {reason}")]
     Value {
         value: String,
-        /// What is wrong with it.
+        /// The fault of the value.
         reason: String,
     },
-    /// It is no name.
+    /// The name isn't valid.
     #[error("name {0}")]
     Name(#[from] NameError),
     /// Another engine has the name.
@@ -34,45 +35,45 @@ pub enum RendezvousError {
     Taken {
         group: String,
         name: String,
-        /// Who has it, and for how long: as much of it as the place tells.
+        /// The engine that has the name, and for how long, as far as the place shows it.
         holder: String,
-        /// How long it was waited for that engine's end.
+        /// Time waited for that engine's end.
         waited: Duration,
     },
     #[error("rendezvous = `{place}`: no answer: {why}")]
     Unreachable {
         /// The place, as in the setting.
         place: String,
-        /// What was tried, and what happened.
+        /// The attempt and its result.
         why: String,
     },
-    /// Who answers there refuses, or says something that nobody understands.
+    /// The server at the place refuses, or its answer is not understood.
     #[error("rendezvous = `{place}`: {why}")]
     Refused {
         /// The place, as in the setting.
         place: String,
         why: String,
-        /// What to do about it.
+        /// Advice on a fix.
         help: String,
     },
     /// A file or a folder can't be used.
     #[error("{what} `{path}` can't be used: {source}")]
     File {
-        /// What it is for.
+        /// Purpose of the file or folder.
         what: &'static str,
         path: String,
         source: io::Error,
     },
-    /// The environment lacks what the launcher of the ranks sets, or has something else there.
+    /// The environment lacks a variable that the launcher of the ranks sets, or has another value.
     #[error("rendezvous = `{place}`: {variable} {fault}")]
     Environment {
         /// The place, as in the setting.
         place: String,
-        /// The variable, or several.
+        /// The variable, or several of them.
         variable: String,
-        /// What is wrong with it.
+        /// The fault of the variable.
         fault: String,
-        /// What to do about it.
+        /// Advice on a fix.
         help: String,
     },
     /// The ranks' own small engine can't start.
@@ -89,7 +90,7 @@ pub enum RendezvousError {
         place: String,
         source: Box<PeerError>,
     },
-    /// It can only be joined, not looked at from outside.
+    /// The rendezvous can only be joined, not listed from outside.
     #[error("rendezvous = `{place}` shows its members to members only; allowed: dir://, etcd://")]
     MembersOnly {
         /// The place, as in the setting.
@@ -108,7 +109,7 @@ fn is_port_taken(error: &EngineError) -> bool {
 }
 
 impl RendezvousError {
-    /// What to do about it.
+    /// Returns advice on a fix.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NotSet => {
@@ -139,7 +140,7 @@ impl RendezvousError {
             Self::File { what, .. } => {
                 format!("see that the {what} is there and belongs to the user of this process")
             }
-            // Its port is not that of the settings.
+            // The engine of the ranks takes its port from the rendezvous, not from the settings.
             Self::Engine { source, .. } if is_port_taken(source) => {
                 "see that rank 0 runs once only, and that no other program has its port; two groups and two \
                  jobs on one host need two, like mpi://:29601"
@@ -152,7 +153,7 @@ impl RendezvousError {
         })
     }
 
-    /// The exit code for a command that ends with this.
+    /// Returns the exit code for a command that ends with this error.
     pub fn exit_code(&self) -> u8 {
         const USAGE: u8 = 2;
         const ENVIRONMENT: u8 = 3;
@@ -165,6 +166,24 @@ impl RendezvousError {
         }
     }
 }
+
+debug_as_text!(
+    RendezvousError {
+        NotSet,
+        Value,
+        Name,
+        Taken,
+        Unreachable,
+        Refused,
+        File,
+        Environment,
+        Engine,
+        Rank0,
+        MembersOnly,
+        Thread,
+    },
+    |error| error.help()
+);
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::memory::{Memory, OutOfRange};
+use crate::memory::{FileMap, Memory, OutOfRange, Place, copy};
 
 /// The most pieces of one call: a chunk of 256 places, its head, and the head of the next one.
 pub const MAX_IO_PIECES: usize = 320;
@@ -20,6 +20,8 @@ pub enum In {}
 /// [`IoVecs<Out>`] is for [`send`], [`IoVecs<In>`] for [`receive`].
 pub struct IoVecs<'a, Direction> {
     entries: [MaybeUninit<libc::iovec>; MAX_IO_PIECES],
+    /// The places that are bytes of a file, by their number, in order.
+    files: Vec<(usize, &'a FileMap)>,
     used: usize,
     bytes: usize,
     _borrows: PhantomData<(&'a mut [u8], Direction)>,
@@ -36,6 +38,7 @@ impl<'a, D> IoVecs<'a, D> {
     pub fn new() -> Self {
         Self {
             entries: [const { MaybeUninit::uninit() }; MAX_IO_PIECES],
+            files: Vec::new(),
             used: 0,
             bytes: 0,
             _borrows: PhantomData,
@@ -60,15 +63,16 @@ impl<'a, D> IoVecs<'a, D> {
         offset: u64,
         len: u64,
     ) -> Result<(), OutOfRange> {
-        let base = memory.at(offset, len)?;
-        self.push(base, len as usize);
+        let Place { at, file } = memory.place(offset, len)?;
+        self.files.extend(file.map(|file| (self.used, file)));
+        self.push(at, len as usize);
         Ok(())
     }
 
     /// The parts of all places from the `skip`th byte on, up to `most` bytes, in order.
-    fn parts(&self, skip: usize, most: usize) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+    fn parts(&self, skip: usize, most: usize) -> impl Iterator<Item = (Place<'a>, usize)> + '_ {
         let (mut skip, mut left) = (skip, most);
-        self.entries[..self.used].iter().filter_map(move |entry| {
+        self.entries[..self.used].iter().enumerate().filter_map(move |(index, entry)| {
             // SAFETY: the entries are initialised up to `used`.
             let place = unsafe { entry.assume_init() };
             let passed = skip.min(place.iov_len);
@@ -77,7 +81,9 @@ impl<'a, D> IoVecs<'a, D> {
             left -= len;
             // SAFETY: `passed` is at most the length of the place.
             let base = unsafe { place.iov_base.cast::<u8>().add(passed) };
-            (len > 0).then_some((base, len))
+            let found = self.files.binary_search_by_key(&index, |(index, _)| *index);
+            let file = found.ok().map(|found| self.files[found].1);
+            (len > 0).then_some((Place { at: base, file }, len))
         })
     }
 
@@ -136,20 +142,24 @@ impl<'a> IoVecs<'a, Out> {
     }
 
     /// Copies the bytes of all places from the `skip`th on to `to`, up to `most` of them.
+    ///
+    /// # Errors
+    /// The range is not inside the memory; or one of a file is not there any more, which its size of 0 says.
     pub fn copy_to(
         &self,
         skip: usize,
         (to, offset): (&Memory, u64),
         most: u64,
     ) -> Result<(), OutOfRange> {
-        let mut to = to.at(offset, most)?;
+        let cut = OutOfRange { offset, len: most, size: 0 };
+        let mut to = to.place(offset, most)?;
         for (from, len) in self.parts(skip, most as usize) {
             // SAFETY: the part is readable, as above, and all parts together have at most the `most`
-            // bytes that `at` has checked. Both sides are only reached by copies, or `from` is
+            // bytes that `place` has checked. Both sides are only reached by copies, or `from` is
             // borrowed; they may overlap.
             unsafe {
-                std::ptr::copy(from, to, len);
-                to = to.add(len);
+                copy(from, to, len).map_err(|_| cut)?;
+                to = to.plus(len);
             }
         }
         Ok(())
@@ -163,20 +173,24 @@ impl<'a> IoVecs<'a, In> {
     }
 
     /// Fills all places from the `skip`th byte on with up to `most` bytes of `from`.
+    ///
+    /// # Errors
+    /// As for [`IoVecs::copy_to`].
     pub fn copy_from(
         &mut self,
         skip: usize,
         (from, offset): (&Memory, u64),
         most: u64,
     ) -> Result<(), OutOfRange> {
-        let mut from = from.at(offset, most)?;
+        let cut = OutOfRange { offset, len: most, size: 0 };
+        let mut from = from.place(offset, most)?;
         for (to, len) in self.parts(skip, most as usize) {
             // SAFETY: the part is writable, as above, and all parts together have at most the `most`
-            // bytes that `at` has checked. Both sides are only reached by copies, or `to` is
+            // bytes that `place` has checked. Both sides are only reached by copies, or `to` is
             // exclusively borrowed; they may overlap.
             unsafe {
-                std::ptr::copy(from, to, len);
-                from = from.add(len);
+                copy(from, to, len).map_err(|_| cut)?;
+                from = from.plus(len);
             }
         }
         Ok(())

@@ -1,4 +1,6 @@
-//! Memory that others write while we hold it.
+//! Memory that others write while we hold it. `file` has that of files.
+
+mod file;
 
 use std::any::Any;
 use std::fmt;
@@ -9,6 +11,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+pub(crate) use self::file::{FileMap, Place, copy};
 use crate::checksum::crc32c;
 
 /// Bytes copied at a time where a reference is needed: fits in the first-level cache.
@@ -23,7 +26,9 @@ const BLOCK_BYTES: usize = 16 << 10;
 pub struct Memory {
     base: NonNull<u8>,
     len: u64,
-    /// Keeps the bytes alive; `None` for memory that the caller promised to keep.
+    /// The file whose bytes they are: CPUs reach them through it only.
+    file: Option<Arc<FileMap>>,
+    /// Keeps the bytes alive; `None` for memory that the caller promised to keep, or of a file.
     _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -55,10 +60,10 @@ impl Memory {
             return Ok(Self::from(Vec::new()));
         }
         let map = Map::new(size)?;
-        Ok(Self { base: map.base, len, _owner: Some(Arc::new(map)) })
+        Ok(Self { base: map.base, len, file: None, _owner: Some(Arc::new(map)) })
     }
 
-    /// Memory that belongs to somebody else.
+    /// Memory with another owner.
     ///
     /// # Safety
     /// `base` must be valid for reads and writes of `len` bytes until this value, its clones, and
@@ -66,7 +71,8 @@ impl Memory {
     /// while a transfer can touch them.
     pub unsafe fn from_raw(base: *mut u8, len: u64) -> Self {
         // C programs pass a null pointer of length 0 for "nothing".
-        Self { base: NonNull::new(base).unwrap_or(NonNull::dangling()), len, _owner: None }
+        let base = NonNull::new(base).unwrap_or(NonNull::dangling());
+        Self { base, len, file: None, _owner: None }
     }
 
     /// Size in bytes.
@@ -81,36 +87,36 @@ impl Memory {
 
     /// Copies bytes out, from `offset` on.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfRange> {
-        let from = self.at(offset, out.len() as u64)?;
-        // SAFETY: `at` checked that the source range is inside the memory; `out` is exclusively
-        // borrowed, so it can't overlap memory that is only reached by pointer.
-        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
-        Ok(())
+        let (from, len) = (self.place(offset, out.len() as u64)?, out.len());
+        // SAFETY: `place` checked that the source range is inside the memory; `out` is exclusively
+        // borrowed.
+        let copied = unsafe { copy(from, Place::plain(out.as_mut_ptr()), len) };
+        copied.map_err(|_| self.cut(offset, len as u64))
     }
 
     /// Copies bytes out behind those in `out`. On an error `out` stays as it is.
     pub fn append_to(&self, out: &mut Vec<u8>, offset: u64, len: u64) -> Result<(), OutOfRange> {
-        let from = self.at(offset, len)?;
-        // What is inside a memory fits into an address space.
-        let (begin, len) = (out.len(), len as usize);
-        out.reserve(len);
-        // SAFETY: `at` checked that the source range is inside the memory, and `reserve` made room
-        // for `len` bytes behind `begin`; `out` is exclusively borrowed, so it can't overlap memory
-        // that is only reached by pointer. The bytes up to the new length were just written.
+        let from = self.place(offset, len)?;
+        // A length inside a memory fits into an address space.
+        let (begin, size) = (out.len(), len as usize);
+        out.reserve(size);
+        // SAFETY: `place` checked that the source range is inside the memory, and `reserve` made room
+        // for `size` bytes behind `begin`; `out` is exclusively borrowed. The bytes up to the new length
+        // were just written.
         unsafe {
-            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(begin), len);
-            out.set_len(begin + len);
+            let to = Place::plain(out.as_mut_ptr().add(begin));
+            copy(from, to, size).map_err(|_| self.cut(offset, len))?;
+            out.set_len(begin + size);
         }
         Ok(())
     }
 
     /// Copies bytes in, from `offset` on.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
-        let to = self.at(offset, bytes.len() as u64)?;
-        // SAFETY: `at` checked that the destination range is inside the memory; `bytes` is
-        // borrowed from elsewhere, since nobody has a reference into a `Memory`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        Ok(())
+        let (to, len) = (self.place(offset, bytes.len() as u64)?, bytes.len());
+        // SAFETY: `place` checked that the destination range is inside the memory; `bytes` is only read.
+        let copied = unsafe { copy(Place::plain(bytes.as_ptr().cast_mut()), to, len) };
+        copied.map_err(|_| self.cut(offset, len as u64))
     }
 
     /// Copies bytes to another memory, or within this one, where the ranges may overlap.
@@ -120,11 +126,15 @@ impl Memory {
         (to, to_offset): (&Self, u64),
         len: u64,
     ) -> Result<(), OutOfRange> {
-        let (from, to) = (self.at(offset, len)?, to.at(to_offset, len)?);
-        // SAFETY: `at` checked that both ranges are inside their memories, which are borrowed; both
+        let (from, place) = (self.place(offset, len)?, to.place(to_offset, len)?);
+        // SAFETY: `place` checked that both ranges are inside their memories, which are borrowed; both
         // are only reached by copies.
-        unsafe { std::ptr::copy(from, to, len as usize) };
-        Ok(())
+        let copied = unsafe { copy(from, place, len as usize) };
+        // One of the two is of a file that has less now.
+        copied.map_err(|_| match self.left() < offset + len {
+            true => self.cut(offset, len),
+            false => to.cut(to_offset, len),
+        })
     }
 
     /// Continues the CRC-32C `crc` over a range.
@@ -142,10 +152,13 @@ impl Memory {
         Ok(crc)
     }
 
-    /// The address of a byte range, checked: for devices that copy by themselves. Whoever uses it
-    /// must keep a clone for as long.
+    /// Returns the address of a byte range, checked: for devices that copy by themselves. The caller must keep a clone
+    /// for as long.
+    ///
+    /// # Errors
+    /// The range is not inside the memory, or has bytes of a file, which may go away: fill other memory from the file.
     pub fn address(&self, offset: u64, len: u64) -> Result<usize, OutOfRange> {
-        self.at(offset, len).map(|at| at as usize)
+        self.direct(offset, len).map(|at| at as usize)
     }
 
     /// The address of its first or last byte if that can't be read: nothing is mapped there, or not for
@@ -160,6 +173,11 @@ impl Memory {
     pub fn missing_in(&self, offset: u64, len: u64) -> Result<Option<usize>, OutOfRange> {
         let (first, page) = (self.at(offset, len)? as usize, page_bytes());
         let end = first + len as usize;
+        // The last page of a file can be read to its end.
+        let left = (self.base.as_ptr() as usize).saturating_add(self.left() as usize);
+        if len > 0 && left < end {
+            return Ok(Some(left.max(first)));
+        }
         let next = |at: &usize| Some((at & !(page - 1)) + page);
         let mut pages = std::iter::successors(Some(first), next).take_while(|at| *at < end);
         Ok(pages.find(|at| !can_be_read(*at)))
@@ -171,7 +189,7 @@ impl Memory {
     /// `base` must be valid for reads and writes of `len` bytes as long as `owner` lives, and no
     /// reference to those bytes may be used meanwhile.
     pub unsafe fn owned(base: NonNull<u8>, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { base, len, _owner: Some(owner) }
+        Self { base, len, file: None, _owner: Some(owner) }
     }
 
     /// A range of it, which keeps the whole.
@@ -182,10 +200,35 @@ impl Memory {
 
     /// The same bytes; they also keep `owner` alive until they are freed.
     pub fn with(self, kept: impl Any + Send + Sync) -> Self {
-        Self { base: self.base, len: self.len, _owner: Some(Arc::new((self, kept))) }
+        let (base, len, file) = (self.base, self.len, self.file.clone());
+        Self { base, len, file, _owner: Some(Arc::new((self, kept))) }
     }
 
-    /// The address of a byte range, checked.
+    /// The bytes of a range for [`copy`], checked.
+    pub(crate) fn place(&self, offset: u64, len: u64) -> Result<Place<'_>, OutOfRange> {
+        Ok(Place { at: self.at(offset, len)?, file: self.file.as_deref() })
+    }
+
+    /// The address of a byte range that the CPU, or a device, may use.
+    pub(crate) fn direct(&self, offset: u64, len: u64) -> Result<*mut u8, OutOfRange> {
+        match &self.file {
+            Some(_) if len > 0 => Err(OutOfRange { offset, len, size: 0 }),
+            _ => self.at(offset, len),
+        }
+    }
+
+    /// Bytes that are there: a file may have fewer now.
+    fn left(&self) -> u64 {
+        let of_file = |file: &Arc<FileMap>| file.left_from(self.base.as_ptr());
+        self.file.as_ref().map_or(self.len, of_file).min(self.len)
+    }
+
+    /// The error for a range whose file is cut off, or can't be read or written.
+    fn cut(&self, offset: u64, len: u64) -> OutOfRange {
+        OutOfRange { offset, len, size: self.left() }
+    }
+
+    /// The address of a byte range, checked: for the kernel. CPUs copy by [`Self::place`].
     pub(crate) fn at(&self, offset: u64, len: u64) -> Result<*mut u8, OutOfRange> {
         match offset.checked_add(len) {
             // SAFETY: `offset` is at most `len`, so the result is inside the memory or one past it.
@@ -205,7 +248,7 @@ impl From<Box<[u8]>> for Memory {
     fn from(bytes: Box<[u8]>) -> Self {
         let len = bytes.len() as u64;
         let boxed = Boxed(NonNull::from(Box::leak(bytes)));
-        Self { base: boxed.0.cast(), len, _owner: Some(Arc::new(boxed)) }
+        Self { base: boxed.0.cast(), len, file: None, _owner: Some(Arc::new(boxed)) }
     }
 }
 
@@ -289,7 +332,7 @@ impl Map {
     /// Memory that is all zero in a copy of this process.
     pub(crate) fn wiped_on_fork(len: usize) -> io::Result<Self> {
         let map = Self::new(len)?;
-        // SAFETY: the range is the mapping just made, which nobody else knows.
+        // SAFETY: the range is the mapping just made, which no other code knows.
         unsafe {
             rustix::mm::madvise(map.base.as_ptr().cast(), len, rustix::mm::Advice::LinuxWipeOnFork)
         }?;
@@ -314,7 +357,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nobody uses it any more: this is its last owner.
+        // SAFETY: the mapping is ours and no longer used: this is its last owner.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -9,8 +9,8 @@ use crate::memory::{Memory, OutOfRange};
 
 const WORD_BYTES: u64 = size_of::<AtomicU64>() as u64;
 
-/// A word in a [`Memory`], which it keeps. It may hold anything: whoever else has the memory open writes
-/// what it likes.
+/// A word in a [`Memory`], which it keeps. The word may hold anything: other processes that have the memory open write
+/// what they like.
 pub struct SharedWord {
     word: NonNull<AtomicU64>,
     _memory: Memory,
@@ -25,10 +25,13 @@ unsafe impl Sync for SharedWord {}
 impl SharedWord {
     /// The word at `offset`.
     ///
+    /// # Errors
+    /// The range is not inside the memory, or the memory is a file's.
+    ///
     /// # Panics
-    /// If there can't be one, as the address is no multiple of 8.
+    /// If the address is not a multiple of 8.
     pub fn new(memory: &Memory, offset: u64) -> Result<Self, OutOfRange> {
-        let word = memory.at(offset, WORD_BYTES)?.cast::<AtomicU64>();
+        let word = memory.direct(offset, WORD_BYTES)?.cast::<AtomicU64>();
         assert!(word.is_aligned(), "a word stands at a multiple of its size");
         let word = NonNull::new(word).unwrap_or(NonNull::dangling());
         Ok(Self { word, _memory: memory.clone() })

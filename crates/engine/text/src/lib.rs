@@ -121,6 +121,51 @@ pub fn cell(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Implements `Debug` for an error as its text, with a line of help if there is one: `main() -> Result<…>`, `unwrap` and
+/// `expect` print that form. With the variants of an enum it gets a method `variant` as well.
+///
+/// ```
+/// use std::fmt;
+///
+/// enum Lost {
+///     Cut { bytes: u64 },
+/// }
+/// impl fmt::Display for Lost {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         let Self::Cut { bytes } = self;
+///         write!(f, "the line is cut after {bytes} bytes")
+///     }
+/// }
+/// polyrail_text::debug_as_text!(Lost { Cut }, |_| Some("splice it".to_owned()));
+///
+/// let lost = Lost::Cut { bytes: 7 };
+/// assert_eq!(format!("{lost:?}"), "the line is cut after 7 bytes\nhelp: splice it");
+/// assert_eq!(lost.variant(), "Cut");
+/// ```
+#[macro_export]
+macro_rules! debug_as_text {
+    ($error:ident { $($variant:ident),+ $(,)? }, $help:expr) => {
+        impl $error {
+            /// The name of the variant: for counters, and for languages that know no types of Rust.
+            pub fn variant(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => ::std::stringify!($variant),)+
+                }
+            }
+        }
+        $crate::debug_as_text!($error, $help);
+    };
+    ($error:ty, $help:expr) => {
+        impl ::std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                let help: fn(&Self) -> ::std::option::Option<::std::string::String> = $help;
+                ::std::fmt::Display::fmt(self, f)?;
+                help(self).map_or(::std::result::Result::Ok(()), |help| ::std::write!(f, "\nhelp: {help}"))
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

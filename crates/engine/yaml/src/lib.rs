@@ -1,4 +1,4 @@
-//! A small part of YAML with the place of each value: mappings, lists and text.
+//! A small part of YAML, with the position of each value: mappings, lists and text.
 //!
 //! [`parse`] reads one document. It refuses anchors, aliases and tags, and values nested deeper than
 //! people write. The caller knows what the values mean, and reports a wrong one with [`Fault::new`].
@@ -10,25 +10,27 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
-pub use polyrail_text::{cell, harmless, json_in_markup, markdown_line, markup, shortened, steers};
+pub use polyrail_text::{
+    cell, debug_as_text, harmless, json_in_markup, markdown_line, markup, shortened, steers,
+};
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The value itself.
     pub value: Value,
-    /// Where it begins.
+    /// Position of its first character.
     pub at: Position,
 }
 
-/// What a file may hold.
+/// Kinds of values in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Text, which may be meant as a number.
     Text {
         /// Without quotes.
         text: String,
-        /// Whether it was written without quotes.
+        /// Set if it was written without quotes.
         is_plain: bool,
     },
     /// A list.
@@ -42,9 +44,9 @@ pub enum Value {
 pub struct Entry {
     /// Without quotes.
     pub name: String,
-    /// Where the name stands.
+    /// Position of the name.
     pub at: Position,
-    /// What it stands for.
+    /// Value of the name.
     pub node: Node,
 }
 
@@ -57,18 +59,18 @@ pub struct Position {
     pub column: usize,
 }
 
-/// What is wrong with a file, and where.
+/// A fault of a file, and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where.
+    /// Position of the fault.
     pub at: Position,
     /// The value that is wrong, such as `endpoints[2].rank`; empty for the file as a whole.
     pub path: String,
-    /// What is wrong with it: a phrase that follows its name.
+    /// The fault itself: a phrase that follows the path.
     pub kind: FaultKind,
 }
 
-/// What can be wrong.
+/// Kinds of faults.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultKind {
     /// The text is not YAML.
@@ -99,7 +101,7 @@ pub enum FaultKind {
     Other(String),
 }
 
-/// How deep values may be nested.
+/// Maximum depth of nested values.
 pub const DEPTH_MAX: usize = 32;
 
 /// The longest excerpt of a text in a message.
@@ -120,13 +122,13 @@ pub fn parse(text: &str) -> Result<Option<Node>, Fault> {
     }
 }
 
-/// A text from outside, safe and short enough for a message.
+/// Shortens and escapes a text from outside for a message.
 pub fn excerpt(text: &str) -> String {
     shortened(text, EXCERPT_CHARS)
 }
 
 impl Node {
-    /// The text that it is.
+    /// Returns the text of this node.
     ///
     /// # Errors
     /// `what` must be one value.
@@ -137,7 +139,7 @@ impl Node {
         }
     }
 
-    /// The entries of the mapping that it is.
+    /// Returns the entries of this node's mapping.
     ///
     /// # Errors
     /// `what` must be a mapping.
@@ -151,7 +153,7 @@ impl Node {
         }
     }
 
-    /// The items of the list that it is.
+    /// Returns the items of this node's list.
     ///
     /// # Errors
     /// `what` must be a list.
@@ -164,7 +166,7 @@ impl Node {
 }
 
 impl Position {
-    /// Where a file begins.
+    /// The beginning of a file.
     pub const START: Self = Self { line: 1, column: 1 };
 }
 
@@ -196,7 +198,7 @@ impl std::error::Error for Fault {}
 /// depth nor the size of the text costs more than the text itself.
 struct Reader<'a> {
     events: Parser<'a, StrInput<'a>>,
-    /// What is being read, as [`Fault::path`].
+    /// Path of the value that is being read, as [`Fault::path`].
     path: String,
 }
 
@@ -220,7 +222,7 @@ impl<'a> Reader<'a> {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(None),
                 (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd, _) => {}
-                // `---` and nothing behind it.
+                // `---` and nothing after it.
                 (Event::Scalar(text, ScalarStyle::Plain, 0, None), _) if text.is_empty() => {}
                 other => return Ok(Some(other)),
             }

@@ -1,4 +1,4 @@
-//! Whether bytes arrive, errors are errors, and nobody else is disturbed.
+//! Checks that bytes arrive, that errors are reported, and that nothing else is disturbed.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ const COUNTS: [u64; 9] = [1, 1, 2, 3, 4, 7, 8, 33, 200];
 const SPOT_BYTES: u64 = 1 << 20;
 const ROUNDS: u64 = 16;
 
-/// Where bytes are copied from or to.
+/// Kind of memory that bytes are copied from or to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Device,
     Peer,
     Pinned,
-    /// Pinned twice, by either device, as two processes do with memory that both have open.
+    /// Pinned twice, once by each device, as two processes do with memory that both have open.
     Shared,
     Pageable,
 }
@@ -34,7 +34,7 @@ enum Kind {
 enum Spot {
     Device(Arc<CudaDevice>, DeviceMemory),
     Host(Memory),
-    /// As two processes see it.
+    /// Shared memory, as each of two processes sees it.
     Shared(SharedMemory, [Memory; 2]),
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     errors(ground)
 }
 
-/// Contexts are made where something is allocated only, and released with the last user. Before
+/// Checks that contexts are made only where something is allocated, and released with the last user. To be run before
 /// anything else in the process.
 pub(crate) fn contexts(cuda: &Arc<Cuda>, index: u32) -> Outcome<()> {
     let with = |cuda: &Arc<Cuda>| -> Outcome<Vec<u32>> {
@@ -162,7 +162,7 @@ impl Spot {
     }
 }
 
-/// Batches of random pieces at random places; everything around them must stay as it was.
+/// Copies batches of random pieces at random places. All bytes around them must stay as they were.
 fn random_batches(ground: &Ground, from: Kind, to: Kind, options: QueueOptions) -> Outcome<()> {
     let source = pattern(1, SPOT_BYTES);
     let mut expected = pattern(2, SPOT_BYTES);
@@ -179,7 +179,7 @@ fn random_batches(ground: &Ground, from: Kind, to: Kind, options: QueueOptions) 
             let target = index * slot + shift;
             let mut start = dice.below(SPOT_BYTES - len + 1);
             if aligned {
-                // The same alignment as the target's, which the fast ways need.
+                // The same alignment as the target's, which the fast methods need.
                 start = (start & !15 | target & 15).min(SPOT_BYTES - len);
             }
             queue.push(to.place(target), from.place(start), len)?;
@@ -206,7 +206,7 @@ fn on_threads(ground: &Ground) -> Outcome<()> {
     Ok(results.into_iter().collect::<Result<(), String>>()?)
 }
 
-/// Batches on two queues at once; each moves the bytes of the previous batch on.
+/// Runs batches on two queues at once; each batch moves the bytes of the one before.
 fn many_batches(ground: &Ground) -> Outcome<()> {
     const BATCHES: u64 = 20_000;
     const PIECES: u64 = 16;
@@ -219,7 +219,7 @@ fn many_batches(ground: &Ground) -> Outcome<()> {
     }
     for batch in 0..BATCHES {
         for (queue, memory) in &mut lanes {
-            // From one half to the other, the pieces turned by one; sometimes one piece only.
+            // From one half to the other, each piece moved one place on.
             let (to, from) = if batch % 2 == 0 { (PIECES * 64, 0) } else { (0, PIECES * 64) };
             for piece in 0..PIECES {
                 let target = to + (piece + 1) % PIECES * 64;
@@ -299,7 +299,7 @@ fn drop_waits(ground: &Ground) -> Outcome<()> {
     same(&download(&ground.peer, &to)?, &source)
 }
 
-/// Whether the error is the expected one.
+/// Checks that the error is the expected one.
 fn expect<T>(result: Result<T, GpuError>, is_it: impl Fn(&GpuError) -> bool) -> Outcome<()> {
     match result {
         Ok(_) => Err("no error".into()),

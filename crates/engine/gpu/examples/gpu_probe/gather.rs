@@ -1,4 +1,4 @@
-//! Fragments of a bounce buffer: whether every byte comes where it belongs, and at what rate.
+//! Gathering of fragments from a bounce buffer: checks that every byte arrives in its place, and measures the rate.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,11 +11,11 @@ use super::ground::{
 };
 
 const GIB: u64 = 1 << 30;
-/// What a receive of GPUDirect-TCPX has at most.
+/// Most bytes of a receive of GPUDirect-TCPX.
 const MESSAGE: u64 = 4 << 20;
 const PAGE: u64 = 4096;
 const ROUNDS: usize = 7;
-/// Lengths at which something begins or ends: an element, a round of a warp, an entry of the table.
+/// Lengths around each boundary of the code: an element, a round of a warp, an entry of the table.
 const LENS: [u32; 22] = [
     0, 1, 7, 15, 16, 17, 31, 33, 100, 511, 512, 513, 1023, 1025, 2047, 2049, 4095, 4096, 4097,
     16_383, 16_385, 40_001,
@@ -50,7 +50,7 @@ fn run(
     }
 }
 
-/// What is in memory that was full of `0xa5` when fragments are where they belong.
+/// Returns the expected content of memory that was filled with `0xa5`, once all fragments are in place.
 fn gathered(source: &[u8], fragments: &[Fragment], len: u64) -> Vec<u8> {
     let mut target = vec![0xa5; len as usize];
     for Fragment { from, len, to } in fragments {
@@ -60,7 +60,7 @@ fn gathered(source: &[u8], fragments: &[Fragment], len: u64) -> Vec<u8> {
     target
 }
 
-/// Fragments of each length, from every place of 16 to every place of 16, with bytes between them that stay.
+/// Gathers fragments of each length, from each of 16 alignments to each of 16, with bytes between them that must stay.
 fn every_alignment(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Outcome<()> {
     let mut fragments = Vec::new();
     let (mut from, mut to) = (0_u64, 0_u64);
@@ -81,7 +81,7 @@ fn every_alignment(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Outcome<()>
     same(&download(device, &target)?, &gathered(&source, &fragments, to))
 }
 
-/// Messages one behind the other, as they come from a NIC: several under way, each in its own memory.
+/// Gathers messages one after the other, as they come from a NIC: several under way, each in its own memory.
 fn random_messages(device: &Arc<CudaDevice>) -> Outcome<()> {
     const BOUNCE: u64 = 64 << 20;
     const ROOM: u64 = 8192;
@@ -118,7 +118,7 @@ fn random_messages(device: &Arc<CudaDevice>) -> Outcome<()> {
     Ok(())
 }
 
-/// 1 GiB in fragments of some 4 KiB whose places are in random order.
+/// Makes 1 GiB of fragments of some 4 KiB, with places in random order.
 fn pages(
     lens: impl Fn(&mut Dice) -> u64,
     shift: impl Fn(&mut Dice) -> u64,
@@ -168,7 +168,7 @@ fn rates(ground: &mut Ground, device: &Arc<CudaDevice>) -> Outcome<()> {
         let mut engines = queue(device, Method::Engines)?;
         let mut seconds = vec![Vec::new(); ways.len()];
         let mut plain = Vec::new();
-        // In turn, so that all have the same conditions. The first round warms up.
+        // All methods in each round, so that they have the same conditions. The first round warms up.
         for round in 0..=ROUNDS {
             for ((_, queue), seconds) in ways.iter_mut().zip(&mut seconds) {
                 let begin = Instant::now();
@@ -198,7 +198,7 @@ fn rates(ground: &mut Ground, device: &Arc<CudaDevice>) -> Outcome<()> {
     messages(ground, device, &bounce, &target, &odd)
 }
 
-/// Messages of 4 MiB, each a gather of its own, sixteen under way: the depth of TCPX's queue.
+/// Measures messages of 4 MiB, each gathered separately, sixteen under way: the depth of TCPX's queue.
 fn messages(
     ground: &mut Ground,
     device: &Arc<CudaDevice>,
@@ -239,7 +239,7 @@ fn messages(
     Ok(())
 }
 
-/// The median of the rates, with the least and the greatest.
+/// Records the median of the rates, with the least and the greatest.
 fn figures(ground: &mut Ground, what: &str, how: &str, bytes: u64, seconds: Vec<f64>) {
     let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
     let slowest = seconds.iter().copied().fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! What checks and measurements share: the devices, byte patterns, and what came out.
+//! State shared by checks and measurements: the devices, byte patterns, and the results.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue};
 use polyrail_sys::Memory;
 use serde_json::{Value, json};
 
-/// Far longer than any copy here takes, unless it never ends.
+/// Limit for a copy: far longer than any copy here takes, unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -32,7 +32,7 @@ impl Ground {
         Ok(Self { cuda, device, peer, begun, checks, failed: 0, figures })
     }
 
-    /// Records the result of a check; an error says what is wrong.
+    /// Records the result of a check; an error describes the failure.
     pub(crate) fn check(&mut self, name: &str, result: Outcome<()>) {
         let error = result.err().map(|error| error.to_string());
         match &error {
@@ -43,7 +43,7 @@ impl Ground {
         self.checks.push(json!({ "check": name, "error": error }));
     }
 
-    /// Notes a figure.
+    /// Records a result of a measurement.
     pub(crate) fn figure(&mut self, what: &str, how: &str, value: f64, unit: &str) {
         println!("{what:<44} {how:<26} {value:>12.3} {unit}");
         self.figures.push(json!({ "what": what, "how": how, "value": value, "unit": unit }));
@@ -68,7 +68,7 @@ impl Ground {
     }
 }
 
-/// A queue that copies in a certain way.
+/// Opens a queue that copies with the given method.
 pub(crate) fn queue(device: &Arc<CudaDevice>, method: Method) -> Outcome<Queue> {
     queue_of(device, QueueOptions { method, ..QueueOptions::default() })
 }
@@ -77,7 +77,7 @@ pub(crate) fn queue_of(device: &Arc<CudaDevice>, options: QueueOptions) -> Outco
     Ok(Queue::from(device.open_queue_with(options)?))
 }
 
-/// Begins what was pushed and waits for it.
+/// Begins the pushed copies and waits for them.
 pub(crate) fn finish(queue: &mut Queue) -> Outcome<()> {
     match queue.begin()?.wait(LIMIT)? {
         true => Ok(()),
@@ -85,7 +85,7 @@ pub(crate) fn finish(queue: &mut Queue) -> Outcome<()> {
     }
 }
 
-/// Puts bytes into device memory, by way of pinned memory and the copy engines.
+/// Writes bytes to device memory, through pinned memory and the copy engines.
 pub(crate) fn upload(device: &Arc<CudaDevice>, memory: &DeviceMemory, bytes: &[u8]) -> Outcome<()> {
     let host = device.pinned(bytes.len() as u64)?;
     host.write_at(0, bytes)?;
@@ -94,7 +94,7 @@ pub(crate) fn upload(device: &Arc<CudaDevice>, memory: &DeviceMemory, bytes: &[u
     finish(&mut queue)
 }
 
-/// What is in device memory.
+/// Returns the content of device memory.
 pub(crate) fn download(device: &Arc<CudaDevice>, memory: &DeviceMemory) -> Outcome<Vec<u8>> {
     let host = device.pinned(memory.len())?;
     let mut queue = queue(device, Method::Engines)?;
@@ -109,14 +109,14 @@ pub(crate) fn contents(memory: &Memory) -> Outcome<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Bytes that differ at every place, so that a swapped piece is seen.
+/// Makes bytes that differ at every place, so that a swapped piece is detected.
 pub(crate) fn pattern(seed: u64, len: u64) -> Vec<u8> {
     let word = |index: u64| (index ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = (0..len.div_ceil(8)).flat_map(|index| word(index).to_le_bytes());
     words.take(len as usize).collect()
 }
 
-/// Whether bytes are as they should be, and where not.
+/// Checks that bytes are as expected; the error says where they differ.
 pub(crate) fn same(found: &[u8], expected: &[u8]) -> Outcome<()> {
     if found == expected {
         return Ok(());
@@ -126,12 +126,12 @@ pub(crate) fn same(found: &[u8], expected: &[u8]) -> Outcome<()> {
     Err(format!("{wrong} of {} bytes are wrong, the first at {place:?}", expected.len()).into())
 }
 
-/// The median of some runs, in seconds.
+/// Returns the median of some runs, in seconds.
 pub(crate) fn median(seconds: Vec<f64>) -> f64 {
     polyrail_report::median(seconds).unwrap_or(f64::NAN)
 }
 
-/// Runs something a few times to warm up, then `times`; the median in seconds.
+/// Runs something a few times to warm up, then `times` times. Returns the median in seconds.
 pub(crate) fn timed(times: usize, mut run: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
     for _ in 0..times.div_ceil(10) {
         run()?;

@@ -4,7 +4,7 @@
 //! cargo run --release -p polyrail-gpu --example gpu_probe -- --json probe.json
 //! ```
 //!
-//! Exit codes: 0 all passed, 1 a check failed, 2 usage, 3 no GPU here (and why).
+//! Exit codes: 0 all passed, 1 a check failed, 2 usage, 3 no GPU here (with the reason).
 
 mod check;
 mod gather;
@@ -33,14 +33,14 @@ Options:
   -h, --help             Print this
 ";
 
-/// What the command line says.
+/// Parsed command line.
 #[derive(Default)]
 struct Arguments {
     device: Option<u32>,
     peer: Option<u32>,
     only: Option<String>,
     json: Option<String>,
-    /// The number of a socket: this is the second process of the tests.
+    /// Number of a socket: if set, this is the second process of the tests.
     second: Option<i32>,
 }
 
@@ -98,7 +98,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
     Ok(Some(arguments))
 }
 
-/// How many checks failed, or why none could be made.
+/// Returns how many checks failed, or why none could be made.
 fn run(arguments: &Arguments) -> Outcome<u32> {
     let cuda = Cuda::load()?;
     let device = arguments.device.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Rates and latencies, each against the driver's own call in the same run.
+//! Rates and latencies, each compared with the driver's own call in the same run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     begin_cost(ground, &from, &to)
 }
 
-/// Device to host and back, by size of piece and number of queues.
+/// Measures device to host and back, by size of piece and number of queues.
 fn host_rates(ground: &mut Ground) -> Outcome<()> {
     let device = ground.device.clone();
     let (memory, host) = (device.allocate(GIB / 2)?, device.pinned(GIB / 2)?);
@@ -77,7 +77,7 @@ fn host_rates_of(
     Ok(())
 }
 
-/// Moves bytes in batches of one piece, a few under way on each queue; the seconds it took.
+/// Moves bytes in batches of one piece, a few under way on each queue. Returns the seconds it took.
 fn stream(
     queues: &mut [Queue],
     memory: &DeviceMemory,
@@ -116,7 +116,7 @@ fn wait(ticket: Option<polyrail_gpu::Ticket>) -> Outcome<()> {
     }
 }
 
-/// Both ways between device and host at once, in pieces of 1 MiB.
+/// Measures both directions between device and host at once, in pieces of 1 MiB.
 fn both_directions(ground: &mut Ground) -> Outcome<()> {
     let device = ground.device.clone();
     let one = |to_host: bool| -> Result<f64, String> {
@@ -148,7 +148,7 @@ fn both_directions(ground: &mut Ground) -> Outcome<()> {
     Ok(())
 }
 
-/// Threads with a queue each, as flows have them, in pieces of 512 KiB to the host.
+/// Measures threads with one queue each, as flows have, in pieces of 512 KiB to the host.
 fn on_threads(ground: &mut Ground) -> Outcome<()> {
     const BYTES: u64 = 1 << 28;
     let device = ground.device.clone();
@@ -179,7 +179,7 @@ fn on_threads(ground: &mut Ground) -> Outcome<()> {
     Ok(())
 }
 
-/// The cost of asking for a copy that isn't done.
+/// Measures the cost of polling a copy that isn't done.
 fn poll_cost(ground: &mut Ground) -> Outcome<()> {
     const POLLS: u32 = 2000;
     let device = ground.device.clone();
@@ -205,7 +205,7 @@ fn poll_cost(ground: &mut Ground) -> Outcome<()> {
 /// Copies from a place to another one, and waits.
 type Copier = Box<dyn FnMut(&DeviceMemory, &DeviceMemory, u64) -> Outcome<()>>;
 
-/// Copies that are shared by a few queues.
+/// Makes a copier that divides each copy among a few queues.
 fn copier(device: &Arc<CudaDevice>, options: QueueOptions, count: usize) -> Outcome<Copier> {
     let mut queues = Vec::new();
     for _ in 0..count {
@@ -257,7 +257,7 @@ fn peer_rates(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Ou
     Ok(())
 }
 
-/// Latency of single copies, from before `begin` to done.
+/// Measures the latency of single copies, from before `begin` to done.
 fn small(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome<()> {
     let raw = Raw::new(&ground.device, &ground.peer)?;
     let (base_to, base_from) = (to.address(0, GIB)?, from.address(0, GIB)?);
@@ -299,7 +299,7 @@ fn small(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome
     Ok(())
 }
 
-/// What `push` and `begin` cost the CPU.
+/// Measures the CPU cost of `push` and `begin`.
 fn begin_cost(ground: &mut Ground, from: &DeviceMemory, to: &DeviceMemory) -> Outcome<()> {
     for method in [Method::Auto, Method::Engines] {
         let mut queue = queue(&ground.device, method)?;

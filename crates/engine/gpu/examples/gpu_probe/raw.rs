@@ -8,7 +8,7 @@ use polyrail_gpu::cuda::CudaDevice;
 
 use super::ground::Outcome;
 
-/// A kernel that fails, to see what happens to copies under way.
+/// A kernel that fails, to test how that affects copies under way.
 const TRAP: &std::ffi::CStr = c".version 6.0
 .target sm_70
 .address_size 64
@@ -89,8 +89,8 @@ impl Raw {
         if codes == [0, 0] { Ok(()) } else { Err(format!("a plain copy: {codes:?}").into()) }
     }
 
-    /// `cuMemcpyPeer` to the peer, which needn't wait for its end, and `cuStreamSynchronize` of the
-    /// default stream, which it is made on.
+    /// `cuMemcpyPeer` to the peer, which may return before the copy ends, and `cuStreamSynchronize` of the default
+    /// stream, on which it runs.
     pub(crate) fn copy_plainly(&self, to: u64, from: u64, len: u64) -> Outcome<()> {
         let [here, there] = self.contexts;
         // SAFETY: as above.
@@ -119,7 +119,7 @@ impl Raw {
         Ok(call!(self.library, b"cuMemFree_v2"(u64), at)?)
     }
 
-    /// Launches a kernel that fails, which loses the device to this process.
+    /// Launches a kernel that fails, so that this process loses the device.
     pub(crate) fn trap(&self) -> Outcome<()> {
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
         let image = TRAP.as_ptr().cast::<c_void>();

@@ -1,5 +1,5 @@
-//! Many small pieces, as a cache of keys and values has them: by a kernel, by the copy engines one by
-//! one, and by the engines at once.
+//! Many small pieces, as in a key-value cache: copied by a kernel, by the copy engines one by one, and by the engines
+//! at once.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use super::raw::Raw;
 pub(crate) const PIECES: u64 = 16_384;
 pub(crate) const PIECE: u64 = 16 << 10;
 const TOTAL: u64 = PIECES * PIECE;
-/// Odd, so that it meets every place of a power of two once, far from the one before.
+/// Distance between consecutive pieces. Odd, so that it visits each of a power of two of places once, far from the one
+/// before.
 pub(crate) const STRIDE: u64 = 6_073;
 
 #[derive(Clone, Copy)]
@@ -70,7 +71,7 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
             ground.check(&format!("{what}, {options:?}"), same(&found, &expected));
         }
     }
-    // What was gathered is scattered from the host.
+    // The gathered bytes are scattered from the host.
     host.write_at(0, &source)?;
     for options in all_options(true) {
         let what = "16,384 × 16 KiB from the host";
@@ -82,7 +83,7 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     sizes(ground, &device, n, f, h)
 }
 
-/// The same bytes in pieces of other sizes, and of an odd one.
+/// Measures the same bytes in pieces of other sizes, and of an odd one.
 fn sizes(
     ground: &mut Ground,
     device: &Arc<CudaDevice>,
@@ -108,7 +109,7 @@ fn sizes(
     Ok(())
 }
 
-/// Where the kernel begins to win, by number and size of pieces.
+/// Finds where the kernel begins to win, by number and size of pieces.
 fn thresholds(
     ground: &mut Ground,
     device: &Arc<CudaDevice>,
@@ -173,7 +174,7 @@ fn copies(
     Ok(())
 }
 
-/// What is at the target when all pieces are where they belong.
+/// Returns the expected content of the target, when all pieces are in place.
 fn scattered(source: &[u8]) -> Vec<u8> {
     let mut target = vec![0; source.len()];
     for piece in 0..PIECES {
@@ -184,7 +185,7 @@ fn scattered(source: &[u8]) -> Vec<u8> {
     target
 }
 
-/// Something else at the target, so that what a method leaves out is seen.
+/// Overwrites the target, so that bytes that a method leaves out are detected.
 fn spoil(ground: &Ground, spot: Spot<'_>) -> Outcome<()> {
     let other = vec![0xa5; TOTAL as usize];
     match spot {

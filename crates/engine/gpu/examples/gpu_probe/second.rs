@@ -1,4 +1,4 @@
-//! Two processes: one uses memory of the other; and what remains when one dies or loses its device.
+//! Two processes: one uses memory of the other. Also the state that remains when one dies or loses its device.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -21,18 +21,18 @@ use super::ground::{
 use super::raw::Raw;
 use super::scatter::{PIECE, PIECES, STRIDE};
 
-/// Verify exported memory and write to it.
+/// Command: verify exported memory and write to it.
 const VERIFY: u64 = 1;
-/// Measure copies to exported memory.
+/// Command: measure copies to exported memory.
 const MEASURE: u64 = 2;
-/// Open exported memory and keep it.
+/// Command: open exported memory and keep it.
 const KEEP: u64 = 3;
-/// Lose the device in the middle of copies.
+/// Command: lose the device in the middle of copies.
 const LOSE: u64 = 4;
 
 const SIZES: [(u64, usize); 4] = [(8, 2000), (16 << 20, 200), (256 << 20, 30), (1 << 30, 15)];
 
-/// The second process, and our end of the socket to it.
+/// The second process, and this process's end of the socket to it.
 struct Second {
     child: Child,
     socket: UnixStream,
@@ -86,7 +86,7 @@ pub(crate) fn all(ground: &mut Ground) -> Outcome<()> {
     Ok(())
 }
 
-/// What the second process does until we are gone.
+/// Main loop of the second process, until the first one is gone.
 pub(crate) fn be(cuda: &Arc<Cuda>, index: u32, socket: i32) -> Outcome<()> {
     // SAFETY: the first process left it open for us, under this number.
     let mut socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(socket) });
@@ -109,7 +109,7 @@ pub(crate) fn be(cuda: &Arc<Cuda>, index: u32, socket: i32) -> Outcome<()> {
     Ok(())
 }
 
-/// The other process must find our pattern, and we must find what it writes.
+/// Checks that the other process finds this one's pattern, and this one finds the bytes that the other writes.
 fn verify(ground: &Ground, second: &mut Second, memory: &DeviceMemory) -> Outcome<()> {
     let seed = memory.len();
     upload(&ground.device, memory, &pattern(seed, memory.len()))?;
@@ -129,7 +129,7 @@ fn be_verifying(cuda: &Arc<Cuda>, index: u32, export: &Export, seed: u64) -> Out
         }
     }
     same(&download(&device, &memory)?, &pattern(seed, memory.len()))?;
-    // By way of our own memory, so that both kinds of copy are used, in pieces and in one.
+    // Through this process's own memory, so that both kinds of copy are used, in pieces and in one.
     let own = device.allocate(memory.len())?;
     upload(&device, &own, &pattern(seed + 1, memory.len()))?;
     let mut queue = queue(&device, Method::Auto)?;
@@ -145,7 +145,7 @@ fn be_verifying(cuda: &Arc<Cuda>, index: u32, export: &Export, seed: u64) -> Out
     Ok("verified".into())
 }
 
-/// The second process copies from its memory to ours.
+/// Measures copies of the second process from its memory to this one's.
 fn measure(ground: &mut Ground, second: &mut Second) -> Outcome<()> {
     let memories = [
         ("allocated", ground.device.allocate(1 << 30)?),
@@ -198,7 +198,7 @@ fn be_measuring(cuda: &Arc<Cuda>, index: u32, export: &Export) -> Outcome<String
     Ok(answers.join(" "))
 }
 
-/// A kernel fails while copies are under way on queues of the same device.
+/// Makes a kernel fail while copies are under way on queues of the same device.
 fn be_losing(cuda: &Arc<Cuda>, index: u32) -> Outcome<String> {
     let device = cuda.device(index)?;
     let memory = device.allocate(1 << 30)?;
@@ -228,7 +228,7 @@ fn be_losing(cuda: &Arc<Cuda>, index: u32) -> Outcome<String> {
     Ok(error)
 }
 
-/// Killed with our memory open, a peer leaves it usable and freeable.
+/// Checks that a peer which is killed with this process's memory open leaves it usable and freeable.
 fn killed(ground: &Ground, index: u32) -> Outcome<()> {
     let mut second = Second::start(index, None)?;
     let memory = ground.device.allocate(64 << 20)?;
@@ -241,7 +241,7 @@ fn killed(ground: &Ground, index: u32) -> Outcome<()> {
 }
 
 impl Second {
-    /// A process for a device, which may be the only one that it sees.
+    /// Starts a process for a device, optionally with that device as the only visible one.
     fn start(index: u32, visible: Option<u32>) -> Outcome<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;

@@ -1,4 +1,4 @@
-//! What one of NVIDIA's devices does as a [`Device`].
+//! Implementation of [`Device`] for NVIDIA's devices.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -17,10 +17,10 @@ use crate::raw_queue::RawQueue;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
 const PORTABLE: u32 = 1;
-/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: the same, and kernels reach it.
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: pinned for all devices, and accessible to kernels.
 const REGISTERED: u32 = 3;
 
-/// This holds for every allocation, so only the first one logs it.
+/// The warning holds for every allocation, so only the first one logs it.
 static SAID: Once = Once::new();
 
 impl CudaDevice {
@@ -63,7 +63,7 @@ impl Device for CudaDevice {
         }
         let base = NonNull::new(base).ok_or_else(|| device.unsupported("pinned memory at 0"))?;
         let owner = Arc::new(Pinned { device, base });
-        // SAFETY: the owner keeps the allocation of that size, and nobody else knows of it.
+        // SAFETY: the owner keeps the allocation of that size, and no other code knows its address.
         Ok(unsafe { Memory::owned(base.cast(), bytes, owner) })
     }
 
@@ -77,7 +77,7 @@ impl Device for CudaDevice {
         };
         {
             let _current = device.current()?;
-            // Pages that nobody has touched yet are taken now.
+            // Pages that were never touched are allocated now.
             let _near = self.prefer_node();
             // SAFETY: the memory is valid for that many bytes, and kept until it is unpinned.
             unsafe { device.driver().host_pin(base.as_ptr(), len as usize, REGISTERED)? };
@@ -114,7 +114,7 @@ impl Device for CudaDevice {
         }
         let context = peer.context()?;
         let _current = self.current()?;
-        // SAFETY: both contexts are alive. Whoever made the peer's reachable before, it stays so.
+        // SAFETY: both contexts are alive. If the peer's was made reachable before, it stays so.
         match unsafe { self.driver().context_reach(context, 0) } {
             Err(refused) if refused.code != PEER_ACCESS_ALREADY_ENABLED => Err(refused.into()),
             _ => Ok(true),
@@ -144,21 +144,21 @@ unsafe impl Sync for Pinned {}
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
-            // SAFETY: allocated by `cuMemHostAlloc`, freed once, and nobody uses it any more.
+            // SAFETY: allocated by `cuMemHostAlloc`, freed once, and no longer used.
             let _ = unsafe { self.device.driver().host_free(self.base.as_ptr()) };
         }
     }
 }
 
-/// Host memory of others that was pinned.
+/// Host memory of another owner that was pinned.
 struct Registered {
     device: Arc<CudaDevice>,
     base: NonNull<c_void>,
-    /// Released when the memory is unpinned.
+    /// Released after the memory is unpinned.
     _memory: Memory,
 }
 
-// SAFETY: the pointer is used only to unpin what it was got for.
+// SAFETY: the pointer is used only to unpin the memory.
 unsafe impl Send for Registered {}
 // SAFETY: as above.
 unsafe impl Sync for Registered {}
@@ -166,7 +166,7 @@ unsafe impl Sync for Registered {}
 impl Drop for Registered {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
-            // SAFETY: pinned by `cuMemHostRegister`, unpinned once, and nobody copies any more.
+            // SAFETY: pinned by `cuMemHostRegister`, unpinned once, and no copy uses it any more.
             let _ = unsafe { self.device.driver().host_unpin(self.base.as_ptr()) };
         }
     }

@@ -1,24 +1,24 @@
-//! The code of kernels, and how it gets into a device's context.
+//! The code of kernels, and loading it into a device's context.
 
 use std::ffi::{CStr, c_void};
 
 use super::driver::{Driver, FunctionHandle, ModuleHandle};
 use crate::error::GpuError;
 
-/// The text of a kernel, and how it is launched.
+/// The text of a kernel, and its launch parameters.
 #[derive(Debug)]
 pub(super) struct Code {
-    /// Ended by 0, as the driver wants it.
+    /// Ends with a 0 byte, as the driver requires.
     text: &'static str,
     name: &'static CStr,
     pub(super) threads: u32,
-    /// Blocks, if nobody says how many.
+    /// Default number of blocks.
     pub(super) blocks: u32,
-    /// The same, where the host's memory is read or written.
+    /// Default number of blocks where host memory is read or written.
     pub(super) host_blocks: u32,
 }
 
-/// Pieces between any memories.
+/// Copies pieces between any kinds of memory.
 pub(super) static COPY: Code = Code {
     text: concat!(include_str!("copy.ptx"), "\0"),
     name: c"polyrail_copy_pieces",
@@ -27,7 +27,7 @@ pub(super) static COPY: Code = Code {
     host_blocks: HOST_BLOCKS,
 };
 
-/// Fragments within a device.
+/// Copies fragments within a device.
 pub(super) static GATHER: Code = Code {
     text: concat!(include_str!("gather.ptx"), "\0"),
     name: c"polyrail_gather",
@@ -37,11 +37,11 @@ pub(super) static GATHER: Code = Code {
 };
 
 pub(super) const THREADS: u32 = 256;
-/// Blocks that keep NVLink busy (an H200's: 343 GB/s with 132, 338 with 64, 325 with 32).
+/// Blocks that keep NVLink busy (on an H200: 343 GB/s with 132, 338 with 64, 325 with 32).
 pub(super) const BLOCKS: u32 = 64;
-/// Blocks that keep the bus to the host busy, both ways (with 4 it is slower from the host).
+/// Blocks that keep the bus to the host busy, both ways (4 are slower from the host).
 const HOST_BLOCKS: u32 = 8;
-/// Many, because a multiprocessor has one block of these: they hide the time that memory takes.
+/// Threads of a block. Many, because a multiprocessor has one such block: they hide the latency of memory.
 const GATHER_THREADS: u32 = 1024;
 /// Multiprocessors that gathering may take from other work.
 const GATHER_BLOCKS: u32 = 8;
@@ -65,20 +65,20 @@ impl Kernels {
         Ok(Self { code, module, pieces })
     }
 
-    /// The kernel that copies the pieces of a table, for launches with [`THREADS`] threads a block.
+    /// Returns the kernel that copies the pieces of a table, for launches with [`THREADS`] threads a block.
     pub(super) fn pieces(&self) -> FunctionHandle {
         self.pieces
     }
 
-    /// Takes the code out of the context, which must be current. Nothing may be running it.
+    /// Unloads the code from the context, which must be current. No launch may be running it.
     pub(super) fn unload(&self, driver: &Driver) {
         // SAFETY: called once, when the device and so all its queues are gone.
         let _ = unsafe { driver.module_unload(self.module) };
     }
 }
 
-/// Compiles code, text ended by 0, for the device of the current context, which takes some 50 ms the first time on a
-/// machine; the driver keeps the result in a cache on disk. The module is the caller's to unload.
+/// Compiles code, text that ends with a 0 byte, for the device of the current context. That takes some 50 ms the first
+/// time on a machine; the driver keeps the result in a cache on disk. The caller must unload the module.
 pub(super) fn load_code(driver: &Driver, code: &str) -> Result<ModuleHandle, GpuError> {
     let mut log = [0_u8; 4096];
     let values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
@@ -101,7 +101,7 @@ pub(super) fn load_code(driver: &Driver, code: &str) -> Result<ModuleHandle, Gpu
     Ok(module)
 }
 
-/// A kernel of code that is loaded into the current context.
+/// Finds a kernel in code that is loaded into the current context.
 pub(super) fn function_of(
     driver: &Driver,
     module: ModuleHandle,

@@ -71,13 +71,12 @@ impl CudaDevice {
         &self.mappings
     }
 
-    /// The copy kernels, loaded when first asked for. `None` if the driver can't compile them,
-    /// which is said once.
+    /// Returns the copy kernels, loaded on first use. `None` if the driver can't compile them, which is logged once.
     pub(super) fn kernels(&self) -> Option<&Kernels> {
         self.kernel_of(&self.copying, &COPY)
     }
 
-    /// Likewise the kernel for fragments.
+    /// Returns the kernel for fragments, loaded in the same way.
     pub(super) fn gather_kernel(&self) -> Option<&Kernels> {
         self.kernel_of(&self.gathering, &GATHER)
     }
@@ -103,7 +102,7 @@ impl CudaDevice {
         place.get_or_init(loaded).as_ref()
     }
 
-    /// The primary context, retained if it isn't yet.
+    /// Returns the primary context, retained if it isn't yet.
     pub(super) fn context(&self) -> Result<ContextHandle, GpuError> {
         if let Some(context) = self.context.get() {
             return Ok(*context);

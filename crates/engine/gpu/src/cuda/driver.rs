@@ -1,10 +1,9 @@
-//! The functions of NVIDIA's driver library that we call, looked up at run time.
+//! The functions of NVIDIA's driver library that this crate calls, looked up at run time.
 //!
-//! A table of our own instead of a binding crate: of the driver's hundreds of functions we call some
-//! fifty; a machine without the library, or with one that lacks a symbol, must get an error value
-//! and not a panic; and a binding to all of CUDA weighs more in the build than the rest of this
-//! crate. The names are the versioned symbols that the library exports (`cuMemAlloc_v2` is what
-//! `cuda.h` calls `cuMemAlloc`), so that no version has to be negotiated.
+//! Polyrail has its own table instead of a binding crate: of the driver's hundreds of functions it calls some fifty; a
+//! machine without the library, or with one that lacks a symbol, must get an error value and not a panic; and a binding
+//! to all of CUDA weighs more in the build than the rest of this crate. The names are the versioned symbols that the
+//! library exports (`cuMemAlloc_v2` for `cuMemAlloc` of `cuda.h`), so that no version has to be negotiated.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -12,8 +11,8 @@ use libloading::Library;
 
 use crate::error::GpuError;
 
-/// The oldest version that we can use, as the driver counts: CUDA 11.7, the first that writes to
-/// memory in stream order by [`Driver::stream_write`].
+/// The oldest usable version, as the driver counts: CUDA 11.7, the first that writes to memory in stream order by
+/// [`Driver::stream_write`].
 pub(super) const OLDEST: c_int = 11_070;
 
 pub(super) const NOT_READY: c_int = 600;
@@ -265,7 +264,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The error in the driver's words.
+    /// Returns the error with the driver's own text.
     pub(super) fn explain(&self, refused: Refused) -> GpuError {
         let text = |found: Result<(), Refused>, text: *const c_char| {
             let found = found.is_ok() && !text.is_null();
@@ -287,7 +286,7 @@ fn checked(call: &'static str, code: c_int) -> Result<(), Refused> {
     if code == 0 { Ok(()) } else { Err(Refused { call, code }) }
 }
 
-/// The error with its causes: the name of a missing symbol is in the cause.
+/// Formats the error with its causes: the name of a missing symbol is in the cause.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),

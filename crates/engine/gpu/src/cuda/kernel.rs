@@ -21,14 +21,13 @@ pub(super) const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// twice as many.
 pub(super) const FIRST_ENTRIES: u64 = 512;
 
-/// Bytes that one warp copies before it takes the next entry: four rounds of eight loads of 512
-/// bytes.
+/// Most bytes that one warp copies before it takes the next entry: four rounds of eight loads of 512 bytes.
 const ENTRY_BYTES_MAX: u64 = 16 << 10;
 const WARP: u32 = 32;
 /// Entries of a queue's table: 1 MiB of pinned memory.
 const RING_ENTRIES: usize = 32 << 10;
 
-/// What a queue needs to launch them.
+/// State that a queue needs to launch kernels.
 pub(super) struct KernelQueue {
     device: Arc<CudaDevice>,
     code: &'static Code,
@@ -37,8 +36,8 @@ pub(super) struct KernelQueue {
     /// Pinned when first needed.
     memory: Option<Memory>,
     ring: Ring,
-    /// Tables of batches that are larger than the ring, and the largest that is free again: pinning one
-    /// takes a millisecond.
+    /// Tables of batches that are larger than the ring. `spare` is the largest of those that are free again: pinning
+    /// one takes a millisecond.
     large: VecDeque<(u64, Memory)>,
     spare: Option<Memory>,
 }
@@ -51,11 +50,11 @@ pub(super) struct Table {
     _memory: Memory,
 }
 
-/// An entry as the kernel reads it: where to, where from, bytes, nothing.
+/// An entry as the kernel reads it: target, source, bytes, unused.
 pub(super) type Entry = [u64; 4];
 pub(super) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 
-/// Which entries of a table batches under way use: each a contiguous part, in the order of numbers.
+/// The entries of a table that batches under way use: each has a contiguous part, in the order of numbers.
 #[derive(Debug)]
 struct Ring {
     entries: usize,
@@ -65,12 +64,12 @@ struct Ring {
 }
 
 impl KernelQueue {
-    /// `None` if the device has no kernels.
+    /// Returns `None` if the device has no kernels.
     pub(super) fn open(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Option<Self> {
         Some(Self::new(device, device.kernels()?, blocks))
     }
 
-    /// Likewise, for fragments.
+    /// Same as [`Self::open`], for fragments.
     pub(super) fn open_gather(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Option<Self> {
         Some(Self::new(device, device.gather_kernel()?, blocks))
     }
@@ -81,8 +80,7 @@ impl KernelQueue {
         Self { device, code, pieces, blocks, memory, ring, large, spare: None }
     }
 
-    /// A table for this many entries of batch `number`. Waits if those of batches under way fill
-    /// the ring.
+    /// Returns a table for this many entries of batch `number`. Waits if batches under way fill the ring.
     pub(super) fn table(
         &mut self,
         progress: &Progress,
@@ -140,9 +138,9 @@ impl KernelQueue {
         let (blocks, none) = (useful.max(1), std::ptr::null_mut());
         let mut parameters: [*mut c_void; 2] = [(&raw mut start).cast(), (&raw mut count).cast()];
         let (function, parameters) = (self.pieces, parameters.as_mut_ptr());
-        // SAFETY: the parameters are those of the function, in its order and types, and the driver
-        // copies them in the call; whoever began the batch keeps all places valid until it is done,
-        // and the caller has asked whether the device reaches them.
+        // SAFETY: the parameters are those of the function, in its order and types, and the driver copies them in the
+        // call; the code that began the batch keeps all places valid until it is done, and the caller has checked that
+        // the device reaches them.
         unsafe {
             let driver = self.device.driver();
             driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, none)?;
@@ -161,28 +159,28 @@ impl KernelQueue {
 }
 
 impl Table {
-    /// Adds a piece. Says whether there was room.
+    /// Adds a piece. Returns whether there was room.
     #[inline]
     pub(super) fn push(&mut self, piece: &RawCopy) -> bool {
         if entries_of(piece.len) * ENTRY_BYTES > self.end - self.next {
             return false;
         }
         for entry in split(piece) {
-            // SAFETY: the place is in the table, aligned to entries, and used neither by a batch
-            // under way nor by anybody else.
+            // SAFETY: the place is in the table, aligned to entries, and neither a batch under way nor any other code
+            // uses it.
             unsafe { (self.next as *mut Entry).write(entry) };
             self.next += ENTRY_BYTES;
         }
         true
     }
 
-    /// Entries since the last launch.
+    /// Returns the number of entries since the last launch.
     pub(super) fn waiting(&self) -> u64 {
         (self.next - self.launched) / ENTRY_BYTES
     }
 }
 
-/// Entries that a piece takes.
+/// Returns the number of entries that a piece takes.
 #[inline]
 pub(super) fn entries_of(len: u64) -> u64 {
     len.div_ceil(ENTRY_BYTES_MAX)
@@ -193,7 +191,7 @@ impl Ring {
         Self { entries, next: 0, taken: VecDeque::new() }
     }
 
-    /// Gives back what batches up to `done` have taken.
+    /// Releases the entries of batches up to `done`.
     fn free(&mut self, done: u64) {
         while self.taken.front().is_some_and(|(number, _)| *number <= done) {
             self.taken.pop_front();
@@ -203,7 +201,7 @@ impl Ring {
         }
     }
 
-    /// The first of `count` free entries in a row, if that many are free.
+    /// Takes `count` free entries in a row, if there are that many. Returns the first.
     fn take(&mut self, count: usize, number: u64) -> Option<usize> {
         if count == 0 {
             return Some(self.next);
@@ -226,7 +224,7 @@ impl Ring {
     }
 }
 
-/// The entries of a piece.
+/// Splits a piece into entries.
 pub(super) fn split(piece: &RawCopy) -> impl Iterator<Item = Entry> + use<> {
     let RawCopy { to, from, len } = *piece;
     (0..entries_of(len)).map(move |index| {
@@ -270,7 +268,7 @@ mod tests {
             prop_assert_eq!(done, len);
         }
 
-        /// Batches take and give back entries at random; no two under way may share one.
+        /// Batches take and release entries at random; no two under way may share one.
         #[test]
         fn batches_under_way_never_share_entries(
             steps in prop::collection::vec((0_usize..40, any::<bool>()), 1..200),

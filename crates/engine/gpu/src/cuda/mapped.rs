@@ -1,5 +1,5 @@
-//! Memory that is mapped piece by piece into a range of addresses, as PyTorch's expandable segments
-//! are: of our own, and of another process.
+//! Memory that is mapped piece by piece into a range of addresses, like PyTorch's expandable segments: of this process,
+//! and of another one.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use super::driver::{Access, Address, Driver, Location, Properties};
 use crate::device::DeviceMemory;
 use crate::error::GpuError;
 
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`, the only type there is.
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, the only type that exists.
 const PINNED: c_int = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const ON_DEVICE: c_int = 1;
@@ -19,19 +19,18 @@ const DESCRIPTOR: c_int = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const READ_WRITE: c_int = 3;
 
-/// A reserved range of addresses and what is mapped there so far; all is undone when it is dropped.
+/// A reserved range of addresses and the mappings in it so far; dropping it undoes all of them.
 pub(super) struct Mapped {
     device: Arc<CudaDevice>,
     base: Address,
     reserved: usize,
-    /// Sizes of what is mapped, from the start on.
+    /// Sizes of the mappings, from the start on.
     parts: Vec<usize>,
 }
 
 impl CudaDevice {
-    /// Memory of parts that are allocated each for itself and mapped to follow each other; sizes
-    /// are rounded up to what the device maps at least (2 MiB). Takes milliseconds; freed with the
-    /// last clone.
+    /// Allocates memory in parts, each separately, that are mapped to follow each other. Sizes are rounded up to the
+    /// device's smallest mapping (2 MiB). Takes milliseconds; freed with the last clone.
     pub fn allocate_mapped(self: &Arc<Self>, parts: &[u64]) -> Result<DeviceMemory, GpuError> {
         let location = Location { kind: ON_DEVICE, id: self.ordinal() };
         let (windows, flags) = (std::ptr::null_mut(), [0; 8]);
@@ -61,7 +60,7 @@ impl CudaDevice {
 }
 
 impl Mapped {
-    /// Addresses for parts of these sizes. The context must be current, as for all that follows.
+    /// Reserves addresses for parts of these sizes. The context must be current, as for all that follows.
     pub(super) fn reserve(device: Arc<CudaDevice>, sizes: &[usize]) -> Result<Self, GpuError> {
         let total = sizes.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
         let total = total.ok_or_else(|| device.unsupported("mapping parts of that size"))?;
@@ -71,7 +70,7 @@ impl Mapped {
         Ok(Self { device, base, reserved: total, parts: Vec::new() })
     }
 
-    /// Maps memory behind what is there. The handle is taken: the mapping keeps the memory.
+    /// Maps memory behind the last mapping. Takes the handle: the mapping keeps the memory.
     pub(super) fn add(&mut self, handle: u64, size: usize) -> Result<(), GpuError> {
         let driver = self.device.driver();
         let at = self.base + self.parts.iter().sum::<usize>() as u64;
@@ -86,7 +85,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Lets the device use what is mapped.
+    /// Gives the device access to the mappings.
     pub(super) fn open(self) -> Result<DeviceMemory, GpuError> {
         let location = Location { kind: ON_DEVICE, id: self.device.ordinal() };
         let access = Access { location, flags: READ_WRITE };
@@ -105,7 +104,7 @@ impl Drop for Mapped {
         let driver = self.device.driver();
         let mut at = self.base;
         for size in &self.parts {
-            // SAFETY: mapped by `add` with this size, and nobody uses it any more.
+            // SAFETY: mapped by `add` with this size, and no longer used.
             let _ = unsafe { driver.vmm_unmap(at, *size) };
             at += *size as u64;
         }
@@ -114,7 +113,7 @@ impl Drop for Mapped {
     }
 }
 
-/// A descriptor for the mapped memory at an address.
+/// Exports the mapped memory at an address as a descriptor.
 pub(super) fn export_part(device: &CudaDevice, at: Address) -> Result<OwnedFd, GpuError> {
     let driver = device.driver();
     let (mut handle, mut descriptor) = (0, -1);
@@ -130,8 +129,7 @@ pub(super) fn export_part(device: &CudaDevice, at: Address) -> Result<OwnedFd, G
         driver.vmm_release(handle)?;
         (asked, exported)
     };
-    // Whoever created the memory chose which handles can export it; the driver's error does not say
-    // that.
+    // The code that created the memory chose which handles can export it; the driver's error does not say that.
     if exported.is_err() && asked.is_ok() && properties.handle_types & DESCRIPTOR == 0 {
         return Err(device.unsupported(
             "exporting mapped memory that was created without handles for file descriptors",
@@ -142,7 +140,7 @@ pub(super) fn export_part(device: &CudaDevice, at: Address) -> Result<OwnedFd, G
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The memory behind a descriptor.
+/// Imports the memory behind a descriptor.
 pub(super) fn import_part(driver: &Driver, descriptor: &OwnedFd) -> Result<u64, GpuError> {
     let mut handle = 0;
     let descriptor = descriptor.as_raw_fd() as usize as *mut c_void;

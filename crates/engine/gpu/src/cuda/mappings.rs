@@ -1,4 +1,4 @@
-//! Which allocations of other processes are open.
+//! Open allocations of other processes.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ pub(super) struct Mappings(pub(super) Mutex<HashMap<[u8; 64], Opened>>);
 pub(super) struct Opened {
     pub(super) base: Address,
     pub(super) size: u64,
-    /// Closed by the last one.
+    /// The last user closes the allocation.
     pub(super) users: usize,
 }
 
 impl Mappings {
-    /// Start and size of the open allocation that an address is in.
+    /// Returns start and size of the open allocation that contains an address.
     pub(super) fn find(&self, at: Address) -> Option<(Address, u64)> {
         let all = self.0.lock();
         let is_in = |opened: &&Opened| at >= opened.base && at - opened.base < opened.size;

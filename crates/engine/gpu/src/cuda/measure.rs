@@ -1,10 +1,10 @@
-//! Measurements on a device: how long copies take by the device's own clock, what that clock says
-//! against the host's and another device's, and whether what arrived is what was sent.
+//! Measurements on a device: the time of copies by the device's own clock, that clock compared with the host's and
+//! another device's, and a check that the bytes that arrived are those that were sent.
 //!
-//! A [`Meter`] is a stream with small kernels of its own (`measure.ptx`). To leave the host's
-//! launch time out, the host queues everything behind a gate: a kernel that waits for a word in
-//! host memory and then records the time. Behind the copies a second kernel does the same. All
-//! calls wait until the device is done, so memory has to outlive the call only.
+//! A [`Meter`] is a stream with its own small kernels (`measure.ptx`). To leave the host's launch time out, the host
+//! queues everything behind a gate: a kernel that waits for a word in host memory and then records the time. A second
+//! kernel behind the copies records the time as well. All calls wait until the device is done, so memory has to outlive
+//! the call only.
 
 mod clock;
 mod oneway;
@@ -28,7 +28,7 @@ use crate::raw_queue::RawCopy;
 pub use clock::{Bracket, RoundTrip};
 pub use oneway::{Crossing, OneWay, RawStream};
 
-/// Which mechanism makes the timed copies.
+/// Mechanism that makes the timed copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mover {
     /// The copy engines, one call a copy.
@@ -40,24 +40,24 @@ pub enum Mover {
 /// Timestamps of one timed run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
-    /// When the host opened the gate, `CLOCK_MONOTONIC_RAW` in ns.
+    /// Time at which the host opened the gate, `CLOCK_MONOTONIC_RAW` in ns.
     pub opened_ns: i64,
-    /// The device's clock when the gate was open, and behind the copies: behind each of them if asked
-    /// for, else behind the last. In ns.
+    /// The device's clock when the gate was open, and behind the copies: behind each of them if requested, otherwise
+    /// behind the last. In ns.
     pub stamps_ns: Vec<i64>,
-    /// Between two events of the stream, one before the first copy and one behind the last, in ns; of
-    /// copy engines only. The stream writes them without a kernel: behind a peer's copy that takes less
-    /// than a stamp does, between kernels it takes more.
+    /// Time between two events of the stream, one before the first copy and one behind the last, in ns; of copy engines
+    /// only. The stream writes them without a kernel: behind a peer's copy that takes less time than a stamp, between
+    /// kernels more.
     pub elapsed_ns: Option<f64>,
 }
 
-/// A stream for measurements. One thread at a time uses it; what it does is over when a call returns.
+/// A stream for measurements. One thread at a time uses it. All work of a call is over when the call returns.
 pub struct Meter {
     device: Arc<CudaDevice>,
     stream: StreamHandle,
     module: ModuleHandle,
     code: Code,
-    /// The gate's word, and behind it room for stamps and answers.
+    /// The gate's word, followed by room for stamps and answers.
     page: Memory,
     /// Pieces of a copy, for the copy kernel. Made before a gate is closed: pinning waits for kernels.
     table: Memory,
@@ -65,7 +65,7 @@ pub struct Meter {
     scratch: DeviceMemory,
     events: [EventHandle; 2],
     opened: u32,
-    /// Flags that were waited for.
+    /// Flags that were waited for so far.
     arrivals: u32,
 }
 
@@ -89,16 +89,16 @@ const CODE: &str = concat!(include_str!("measure.ptx"), "\0");
 pub const STAMPS_MAX: usize = 1024;
 const FIRST_STAMP: u64 = 64;
 const PAGE_BYTES: u64 = FIRST_STAMP + 8 * STAMPS_MAX as u64;
-/// Where in the scratch memory the flag of another device is; the counter is at 0.
+/// Offset in the scratch memory of the flag that another device writes; the counter is at 0.
 const FLAG: u64 = 128;
-/// Where the flag is that tells of an arrival.
+/// Offset of the flag that signals an arrival.
 const ARRIVAL: u64 = 256;
 const SCRATCH_BYTES: u64 = 512;
-/// After so long a kernel that waits gives up, in ns.
+/// Time after which a waiting kernel gives up, in ns.
 const LIMIT_NS: u64 = 2_000_000_000;
 
 impl Code {
-    /// The module is the caller's to unload.
+    /// Loads the kernels. The caller must unload the module.
     fn load(device: &CudaDevice) -> Result<(ModuleHandle, Self), GpuError> {
         let driver = device.driver();
         let _current = device.current()?;
@@ -121,7 +121,7 @@ impl Code {
 }
 
 impl Meter {
-    /// A stream on the device. Takes some 50 ms.
+    /// Opens a stream on the device. Takes some 50 ms.
     ///
     /// # Errors
     /// If the driver can't compile the kernels, or refuses a call.
@@ -152,8 +152,8 @@ impl Meter {
         };
         meter.create_events()?;
         meter.zero_page();
-        // Each kernel runs once before something waits for it: the first launch of one may have to
-        // wait for all others.
+        // Each kernel runs once before another one waits for it: the first launch of a kernel may have to wait for all
+        // others.
         meter.time(Mover::Engine, &[], 0, false)?;
         meter.tick_ns()?;
         let scratch = meter.scratch.clone();
@@ -169,8 +169,8 @@ impl Meter {
         &self.device
     }
 
-    /// Makes copies of `len` bytes from the start of memory to the start of other memory, in order,
-    /// and says when. Without any copies the result is the timer's own cost.
+    /// Makes copies of `len` bytes from the start of memory to the start of other memory, in order, and returns their
+    /// times. Without any copies the result is the timer's own cost.
     ///
     /// # Errors
     /// If there are more than [`STAMPS_MAX`] stamps, the memory is too small, or the driver refuses
@@ -199,7 +199,7 @@ impl Meter {
         let _current = device.current()?;
         let gate = self.opened.wrapping_add(1);
         let queued = self.queue(mover, &raw, &tables, gate, stamp_each);
-        // Open the gate whatever happened, or the device would wait until its limit.
+        // Open the gate even after an error, or the device would wait until its limit.
         let opened_ns = raw_ns();
         self.word().store(gate, Ordering::Release);
         self.opened = gate;
@@ -218,23 +218,23 @@ impl Meter {
         let device = self.device.clone();
         let _current = device.current()?;
         for event in &mut self.events {
-            // SAFETY: the place is valid. Without flags it has a time.
+            // SAFETY: the place is valid. Without flags the event records a time.
             unsafe { device.driver().event_create(std::ptr::from_mut(event), 0)? };
         }
         Ok(())
     }
 
     fn record(&self, event: usize) -> Result<(), GpuError> {
-        // SAFETY: stream and event are open as long as this is.
+        // SAFETY: stream and event are open as long as `self` lives.
         unsafe { self.device.driver().event_record(self.events[event], self.stream)? };
         Ok(())
     }
 
-    /// Between the events, both of which are over; the context must be current.
+    /// Returns the time between the events, both of which are over; the context must be current.
     fn elapsed_ns(&self) -> Result<f64, GpuError> {
         let mut ms = 0.0;
         let [from, to] = self.events;
-        // SAFETY: the place is valid, and the events are open as long as this is.
+        // SAFETY: the place is valid, and the events are open as long as `self` lives.
         unsafe { self.device.driver().event_elapsed(&raw mut ms, from, to)? };
         Ok(f64::from(ms) * 1e6)
     }
@@ -283,7 +283,7 @@ impl Meter {
         unsafe { self.launch(self.code.stamp, 1, 1, &mut [pointer(&mut at)]) }
     }
 
-    /// One copy, whose places were checked; the caller waits before it returns.
+    /// Queues one copy, whose places were checked; the caller waits before it returns.
     fn queue_copy(
         &self,
         mover: Mover,
@@ -314,8 +314,7 @@ impl Meter {
         unsafe { self.launch(kernels.pieces(), blocks, THREADS, &mut parameters) }
     }
 
-    /// Writes down the pieces of each copy and says where they are; copies that are the same share
-    /// them.
+    /// Writes the pieces of each copy to the table and returns their places; equal copies in a row share them.
     fn write_tables(
         &mut self,
         mover: Mover,
@@ -340,8 +339,8 @@ impl Meter {
             }
             tables.push((at, entries_of(copy.len) as u32));
             for entry in split(copy) {
-                // SAFETY: the place is in the table, which was made large enough, and aligned to
-                // entries; nothing reads it, for every call waits for its kernels.
+                // SAFETY: the place is in the table, which was made large enough, and aligned to entries; no kernel
+                // reads it, since every call waits for its kernels.
                 unsafe { (at as *mut Entry).write(entry) };
                 at += ENTRY_BYTES;
             }
@@ -372,7 +371,7 @@ impl Meter {
 
     /// Waits until the stream is empty; the context must be current.
     fn drain(&self) -> Result<(), GpuError> {
-        // SAFETY: the stream is open as long as this is.
+        // SAFETY: the stream is open as long as `self` lives.
         unsafe { self.device.driver().stream_wait(self.stream)? };
         Ok(())
     }
@@ -403,13 +402,13 @@ impl Meter {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the page begins with the word, is aligned to pages and lives as long as this.
+        // SAFETY: the page begins with the word, is aligned to pages and lives as long as `self`.
         unsafe { AtomicU32::from_ptr(self.page_start() as *mut u32) }
     }
 
     fn slot(&self, place: usize) -> &AtomicU64 {
         let place = place.min(STAMPS_MAX - 1) as u64;
-        // SAFETY: the page has room for this many, is aligned to pages and lives as long as this.
+        // SAFETY: the page has room for this many, is aligned to pages and lives as long as `self`.
         unsafe { AtomicU64::from_ptr((self.page_start() + FIRST_STAMP + 8 * place) as *mut u64) }
     }
 
@@ -429,7 +428,7 @@ impl Drop for Meter {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
             for event in self.events.into_iter().filter(|event| *event != EventHandle::NONE) {
-                // SAFETY: every call has waited for what it began, so nothing uses it.
+                // SAFETY: every call has waited for the work that it began, so nothing uses it.
                 let _ = unsafe { self.device.driver().event_destroy(event) };
             }
             // SAFETY: as above, for stream and code.
@@ -440,7 +439,7 @@ impl Drop for Meter {
     }
 }
 
-/// `CLOCK_MONOTONIC_RAW` in ns: the clock that nobody slews.
+/// Returns `CLOCK_MONOTONIC_RAW` in ns: the clock that is never slewed.
 pub fn raw_ns() -> i64 {
     let now = clock_gettime(ClockId::MonotonicRaw);
     now.tv_sec * 1_000_000_000 + now.tv_nsec

@@ -1,4 +1,4 @@
-//! Device memory: our own, and that of others by its address.
+//! Device memory: allocated here, or of another owner and given by its address.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const READ_WRITE: u32 = 3;
 /// `CU_POINTER_ATTRIBUTE_*`, in the order of the fields of [`Facts`].
 const ATTRIBUTES: [i32; 8] = [2, 8, 9, 11, 12, 10, 16, 3];
 
-/// What the driver knows of an address.
+/// The driver's attributes of an address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Facts {
     kind: u32,
@@ -26,19 +26,18 @@ pub(super) struct Facts {
     pub(super) ordinal: Ordinal,
     pub(super) base: Address,
     pub(super) size: usize,
-    /// Whether [`crate::Export`] may use the handles that whole allocations have.
+    /// Nonzero if [`crate::Export`] may use the handle of the whole allocation.
     pub(super) has_handle: u32,
-    /// What the device of the current context may do.
+    /// Access of the current context's device.
     access: u32,
-    /// The same memory's address on a device: another one for some memory that was pinned later.
+    /// The same memory's address on a device. It differs for some memory that was pinned later.
     on_device: Address,
     at: Address,
 }
 
 impl Cuda {
-    /// Memory that somebody else keeps, a tensor's for example, by its address. The driver tells
-    /// which device holds it, and whether `len` bytes are allocated from `pointer` on. Takes
-    /// microseconds, and never makes a context.
+    /// Returns memory of another owner, such as a tensor, by its address. The driver reports which device holds it, and
+    /// whether `len` bytes are allocated from `pointer` on. Takes microseconds, and never makes a context.
     ///
     /// # Safety
     /// The memory must stay allocated until the result, its clones, and every region registered
@@ -57,18 +56,18 @@ impl Cuda {
             return Err(device.unsupported("registering managed memory, which moves by itself"));
         }
         {
-            // Without a context there could be no such memory.
+            // Memory of a device implies a context.
             let _current = device.current()?;
             ranges(&self.driver, pointer, len, facts)?;
         }
-        // SAFETY: the caller keeps it, and the driver said that it is of that size.
+        // SAFETY: the caller keeps it, and the driver confirmed the size.
         Ok(unsafe { DeviceMemory::from_raw(device, pointer, len) })
     }
 }
 
 impl Cuda {
-    /// Likewise, from `pointer` to the end of its allocation: for buffers of others who don't say how large
-    /// they are.
+    /// Like [`Self::memory_at`], from `pointer` to the end of its allocation: for buffers of other libraries that don't
+    /// report their size.
     ///
     /// # Safety
     /// As for [`Self::memory_at`].
@@ -79,8 +78,8 @@ impl Cuda {
         unsafe { self.memory_at(pointer, end.saturating_sub(pointer)) }
     }
 
-    /// What the driver knows of an address. It knows nothing on a thread that has no context, so
-    /// the contexts that there are lend theirs.
+    /// Returns the driver's attributes of an address. The driver knows none on a thread without a context, so an
+    /// existing context is made current for the query.
     fn facts_anywhere(self: &Arc<Self>, at: Address) -> Result<Facts, GpuError> {
         let facts = Facts::of(&self.driver, at).unwrap_or_default();
         if facts.kind != 0 || self.current_context()? != 0 {
@@ -112,13 +111,12 @@ impl CudaDevice {
         Ok(unsafe { DeviceMemory::owned(self.clone(), base, bytes, owner) })
     }
 
-    /// What the driver knows of an address; `access` is for this device, whose context must be
-    /// current.
+    /// Returns the driver's attributes of an address; `access` is for this device, whose context must be current.
     pub(super) fn facts(&self, at: Address) -> Result<Facts, GpuError> {
         let facts = Facts::of(self.driver(), at)?;
         match self.mappings().find(at) {
-            // The device reaches memory that was opened for it, whatever the driver says of another
-            // process's addresses.
+            // The device reaches memory that was opened for it, whatever the driver reports for another process's
+            // addresses.
             Some((base, size)) => Ok(Facts {
                 kind: DEVICE,
                 base,
@@ -133,7 +131,7 @@ impl CudaDevice {
 }
 
 impl Facts {
-    /// An address that the driver doesn't know has a kind of 0.
+    /// Queries the driver. An address that it doesn't know has a kind of 0.
     fn of(driver: &Driver, at: Address) -> Result<Self, GpuError> {
         let mut facts = Self { at, ..Self::default() };
         let mut places: [*mut c_void; ATTRIBUTES.len()] = [
@@ -152,13 +150,13 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Whether the host has it, pinned.
+    /// Whether the memory is pinned host memory.
     pub(super) fn is_host(&self) -> bool {
         self.kind == HOST
     }
 
-    /// Whether a kernel of the current context's device may read and write it. Memory that the
-    /// driver doesn't know, or a peer's that is not reached, would kill the context.
+    /// Whether a kernel of the current context's device may read and write the memory. Access to memory that the driver
+    /// doesn't know, or a peer's that is not reached, would kill the context.
     pub(super) fn suits_kernels(&self) -> bool {
         let plain = self.size > 0 && self.managed == 0 && self.on_device == self.at;
         plain && self.access == READ_WRITE
@@ -172,8 +170,8 @@ impl Facts {
     }
 }
 
-/// The allocations that a range lies in, whole: one, or for memory that was mapped piece by piece
-/// (`cuMemMap`, as PyTorch's expandable segments are) all that follow each other there.
+/// Returns the whole allocations that a range lies in: one, or all consecutive ones for memory that was mapped piece by
+/// piece (`cuMemMap`, as in PyTorch's expandable segments).
 pub(super) fn ranges(
     driver: &Driver,
     pointer: Address,
@@ -199,7 +197,7 @@ pub(super) fn ranges(
     Ok(found)
 }
 
-/// Start and size of what an address is in.
+/// Returns start and size of the allocation that contains an address.
 fn allocation(driver: &Driver, at: Address) -> Result<(Address, u64), GpuError> {
     let (mut base, mut size) = (0, 0);
     // SAFETY: both places are valid.
@@ -214,14 +212,14 @@ fn allocation(driver: &Driver, at: Address) -> Result<(Address, u64), GpuError> 
 /// Whether memory was mapped by `cuMemMap`.
 pub(super) fn is_mapped(driver: &Driver, at: Address) -> bool {
     let mut handle = 0;
-    // SAFETY: the place is valid; a handle that is given is released again.
+    // SAFETY: the place is valid; a handle that is returned is released again.
     unsafe {
         driver.vmm_retain(&raw mut handle, at as *mut c_void).is_ok()
             && driver.vmm_release(handle).is_ok()
     }
 }
 
-/// Memory that we allocated.
+/// Memory allocated by this process.
 struct Allocation {
     device: Arc<CudaDevice>,
     base: Address,
@@ -230,7 +228,7 @@ struct Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Ok(_current) = self.device.current() {
-            // SAFETY: allocated by `cuMemAlloc`, freed once, and nobody uses it any more.
+            // SAFETY: allocated by `cuMemAlloc`, freed once, and no longer used.
             let _ = unsafe { self.device.driver().free(self.base) };
         }
     }

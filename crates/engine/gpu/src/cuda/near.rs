@@ -1,5 +1,5 @@
-//! Host memory near a device: on a machine with several memory nodes pinned memory on the wrong one
-//! halves what the bus moves.
+//! Host memory near a device: on a machine with several memory nodes, pinned memory on the wrong one halves the rate of
+//! the bus.
 
 use std::fs;
 use std::io;
@@ -9,13 +9,12 @@ use crate::device::PciAddress;
 
 /// `MPOL_PREFERRED`: this node, or another one if it is full.
 const PREFERRED: libc::c_int = 1;
-/// Nodes that a mask has room for: as many as Linux can be built for.
+/// Bits of a node mask: as many as Linux can be built for.
 const NODES_MAX: usize = 1024;
 
 type Mask = [libc::c_ulong; NODES_MAX / libc::c_ulong::BITS as usize];
 
-/// Makes this thread's allocations prefer a node as long as this lives; then restores the policy
-/// before.
+/// Makes this thread's allocations prefer a node as long as this value lives; then restores the previous policy.
 pub(super) struct Preferring {
     before: libc::c_int,
     nodes: Mask,
@@ -23,7 +22,7 @@ pub(super) struct Preferring {
     _of_this_thread: PhantomData<*mut ()>,
 }
 
-/// The memory node that a device is attached to; `None` if the machine has one only, or doesn't say.
+/// Returns the memory node that a device is attached to; `None` if the machine has only one, or doesn't report it.
 pub(super) fn node_of(pci: PciAddress) -> Option<usize> {
     let text = fs::read_to_string(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
     // The kernel writes -1 where there are no nodes.
@@ -31,7 +30,7 @@ pub(super) fn node_of(pci: PciAddress) -> Option<usize> {
 }
 
 impl Preferring {
-    /// Containers may forbid it; memory then comes from any node.
+    /// Sets the policy. Containers may forbid that; memory then comes from any node.
     pub(super) fn node(node: usize) -> io::Result<Self> {
         let (mut before, mut nodes) = (0, Mask::default());
         let none = std::ptr::null_mut::<libc::c_void>();
@@ -54,18 +53,17 @@ impl Preferring {
 
 impl Drop for Preferring {
     fn drop(&mut self) {
-        // It was in force before, so the system takes it again.
+        // This policy was in force before, so the system accepts it again.
         let _ = set(self.before, &self.nodes);
     }
 }
 
 fn set(mode: libc::c_int, nodes: &Mask) -> io::Result<()> {
-    // A mode without nodes wants no mask.
+    // A mode without nodes takes no mask.
     let mask = if nodes.iter().all(|word| *word == 0) { std::ptr::null() } else { nodes.as_ptr() };
-    // The kernel expects a count one above the bits it reads.
+    // The kernel expects a count one above the number of bits that it reads.
     let count = if mask.is_null() { 0 } else { NODES_MAX + 1 };
-    // SAFETY: the mask is valid for that many nodes. Changes only where this thread's memory is
-    // taken from.
+    // SAFETY: the mask is valid for that many nodes. Changes only where this thread's memory comes from.
     match unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, count) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -77,7 +75,7 @@ mod tests {
     use super::*;
 
     fn policy() -> io::Result<(libc::c_int, Mask)> {
-        // Dropped at once: this only tries whether the system allows it.
+        // Dropped at once: this only checks whether the system allows it.
         let asked = Preferring::node(0)?;
         Ok((asked.before, asked.nodes))
     }
@@ -86,7 +84,7 @@ mod tests {
     fn the_thread_is_as_before_afterwards() {
         let before = match policy() {
             Ok(before) => before,
-            // A sandbox may forbid it, or the kernel not know of nodes; then nothing is changed.
+            // A sandbox may forbid it, or the kernel may not support nodes; then nothing is changed.
             Err(error) => {
                 let code = error.raw_os_error();
                 assert!(matches!(code, Some(libc::EPERM | libc::ENOSYS)), "{error}");

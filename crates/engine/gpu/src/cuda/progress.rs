@@ -1,13 +1,12 @@
-//! How far a queue has come, without a call to the driver.
+//! Progress of a queue, read without a call to the driver.
 //!
-//! The device itself writes the number of each batch to a word of pinned memory behind its copies.
-//! The word has 32 bits, which every device can write in stream order, and is extended to the 64 of
-//! the trait's numbers. Errors don't come that way, so a queue that makes no progress asks the
-//! driver now and then.
+//! The device itself writes the number of each batch to a word of pinned memory behind its copies. The word has 32
+//! bits, which every device can write in stream order, and is extended to the 64 of the trait's numbers. The word does
+//! not report errors, so a queue that makes no progress asks the driver now and then.
 //!
-//! That write takes the device longer than a small copy does. So a small batch on an idle queue
-//! gets no mark: for the few microseconds until the batch is done, or until the next batch has a
-//! mark, the queue asks the driver whether the stream is empty.
+//! The device takes longer for that write than for a small copy. So a small batch on an idle queue gets no mark: for
+//! the few microseconds until the batch is done, or until the next batch has a mark, the queue asks the driver whether
+//! the stream is empty.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +22,7 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::raw_queue::Completion;
 
-/// Batches that may be under way, so that the numbers' low halves are never ambiguous.
+/// Most batches under way, so that the numbers' low halves are never ambiguous.
 const UNDER_WAY_MAX: u64 = 1 << 30;
 /// One batch in this many always has a mark, so that the word is never too far behind.
 const MARK_EVERY: u64 = 1 << 20;
@@ -31,50 +30,49 @@ const MARK_EVERY: u64 = 1 << 20;
 const NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const NO_TIMING: u32 = 2;
-/// A CPU cache line: the word has one for itself.
+/// A CPU cache line: the word has one of its own.
 const FLAG_BYTES: u64 = 64;
 
-/// This holds for every queue, so only the first one logs it.
+/// The warning holds for every queue, so only the first one logs it.
 static SAID: Once = Once::new();
 
-/// A stream, what was begun on it, and what is done.
+/// A stream, with the numbers of its begun and finished batches.
 pub(super) struct Progress {
     device: Arc<CudaDevice>,
     signal: Signal,
     begun: AtomicU64,
     /// The last batch, if it has no mark. Stored before `begun`.
     unmarked: AtomicU64,
-    /// Known to be done.
+    /// Last batch known to be done.
     seen: AtomicU64,
     failed: OnceLock<GpuError>,
-    /// When the driver was asked last, in milliseconds.
+    /// Time of the last query of the driver, in milliseconds.
     asked_ms: AtomicU64,
-    /// `None` once the queue is gone. Locked so that nobody asks about a stream that is destroyed.
+    /// `None` once the queue is gone. Locked so that no query uses a stream that is destroyed.
     stream: Mutex<Option<StreamHandle>>,
 }
 
 enum Signal {
-    /// The word that the device writes.
+    /// The device writes this word.
     Written(Memory),
-    /// For devices that can't: an event behind each batch.
+    /// For devices that can't write it: an event behind each batch.
     Events(Mutex<VecDeque<(u64, EventHandle)>>),
 }
 
 impl Progress {
-    /// A new stream of the device. Without `may_write` it counts by events.
+    /// Opens a new stream of the device. Without `may_write` it counts by events.
     pub(super) fn open(device: Arc<CudaDevice>, may_write: bool) -> Result<Arc<Self>, GpuError> {
         let flag = device.pinned(FLAG_BYTES)?;
-        // The driver does not zero pinned memory that had another user before.
+        // The driver does not zero pinned memory that was used before.
         store(&flag, 0);
         let mut stream = StreamHandle::NONE;
         let signal = {
             let _current = device.current()?;
             // SAFETY: the place is valid.
             unsafe { device.driver().stream_create(&raw mut stream, NON_BLOCKING)? };
-            // Only a try tells whether the device can: the driver has no attribute for it.
+            // Only a try shows whether the device can do it: the driver has no attribute for that.
             let written = match may_write {
-                // SAFETY: the flag is kept by the signal, which outlives the stream; on an error
-                // nothing is written.
+                // SAFETY: the signal keeps the flag and outlives the stream; on an error nothing is written.
                 true => unsafe { device.driver().stream_write(stream, address_of(&flag), 0, 0) },
                 false => Err(Refused { call: "cuStreamWriteValue32_v2", code: NOT_SUPPORTED }),
             };
@@ -109,13 +107,13 @@ impl Progress {
         }))
     }
 
-    /// The stream, which is open as long as its queue is.
+    /// Returns the stream, which is open as long as its queue is.
     pub(super) fn stream(&self) -> StreamHandle {
         self.stream.lock().unwrap_or(StreamHandle::NONE)
     }
 
-    /// The number of the next batch and whether it may go without a mark if it is small, or why
-    /// there can't be one.
+    /// Returns the number of the next batch and whether it may go without a mark if it is small. An error if there
+    /// can't be another batch.
     pub(super) fn next(&self) -> Result<(u64, bool), GpuError> {
         let done = self.completed()?;
         let begun = self.begun.load(Ordering::Relaxed);
@@ -127,18 +125,17 @@ impl Progress {
         Ok((number, done == begun && counts_by_words && !number.is_multiple_of(MARK_EVERY)))
     }
 
-    /// Puts the batch's end behind what is in the stream. The context must be current.
+    /// Queues the mark of the batch's end in the stream. The context must be current.
     pub(super) fn mark(&self, stream: StreamHandle, number: u64) -> Result<(), GpuError> {
         let driver = self.device.driver();
         match &self.signal {
-            // SAFETY: the flag is kept as long as this, which outlives the stream's work.
+            // SAFETY: the flag is kept as long as `self`, which outlives the stream's work.
             Signal::Written(flag) => unsafe {
                 driver.stream_write(stream, address_of(flag), number as u32, 0)?;
             },
             Signal::Events(events) => {
                 let mut event = EventHandle::NONE;
-                // SAFETY: the place is valid; the event is destroyed when it has fired, or with
-                // this.
+                // SAFETY: the place is valid; the event is destroyed when it has fired, or with `self`.
                 unsafe {
                     driver.event_create(&raw mut event, NO_TIMING)?;
                     driver.event_record(event, stream)?;
@@ -156,7 +153,7 @@ impl Progress {
         self.begun.store(number, Ordering::Release);
     }
 
-    /// Remembers why nothing is copied any more.
+    /// Remembers the error, after which nothing is copied any more.
     pub(super) fn fail(&self, error: GpuError) -> GpuError {
         self.failed.get_or_init(|| error).clone()
     }
@@ -164,12 +161,12 @@ impl Progress {
     /// Waits until the stream is empty. An error means that the device is lost.
     pub(super) fn drain(&self) -> Result<(), GpuError> {
         let _current = self.device.current()?;
-        // SAFETY: the stream is open, for the queue that calls this is.
+        // SAFETY: the stream is open, as the queue that calls this is.
         unsafe { self.device.driver().stream_wait(self.stream())? };
         Ok(())
     }
 
-    /// Waits until all is done and closes the stream.
+    /// Waits until all work is done and closes the stream.
     pub(super) fn close(&self) {
         match self.drain() {
             Ok(()) => {
@@ -181,13 +178,13 @@ impl Progress {
         }
         let stream = self.stream.lock().take();
         if let (Some(stream), Ok(_current)) = (stream, self.device.current()) {
-            // SAFETY: it is taken, so nobody else has it.
+            // SAFETY: it is taken, so no other code has it.
             let _ = unsafe { self.device.driver().stream_destroy(stream) };
         }
     }
 
-    /// Asks the driver whether the stream failed, at most once in a tick of the coarse clock (1 to
-    /// 4 ms, and reading it costs nanoseconds).
+    /// Asks the driver whether the stream failed, at most once per tick of the coarse clock (1 to 4 ms; reading it
+    /// costs nanoseconds).
     fn look_for_failure(&self) -> Result<(), GpuError> {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
@@ -201,9 +198,9 @@ impl Progress {
         self.is_empty().map(|_| ())
     }
 
-    /// Whether the driver knows that all is done.
+    /// Whether the driver reports that all work is done.
     fn is_empty(&self) -> Result<bool, GpuError> {
-        // Whoever has the lock asks, or is about to close.
+        // The thread that has the lock queries the stream, or is about to close it.
         let Some(stream) = self.stream.try_lock() else { return Ok(false) };
         let Some(handle) = *stream else { return Ok(false) };
         let _current = self.device.current()?;
@@ -215,7 +212,7 @@ impl Progress {
         }
     }
 
-    /// The last batch whose event has fired, if one has since the last time.
+    /// Returns the last batch whose event has fired, or the last known one.
     fn fired(&self, events: &Mutex<VecDeque<(u64, EventHandle)>>) -> Result<u64, GpuError> {
         let mut events = events.lock();
         let mut last = self.seen.load(Ordering::Acquire);
@@ -279,20 +276,20 @@ impl Drop for Progress {
     }
 }
 
-/// The number that has these low bits, if it is at most 2^31 above one known before; else the known
-/// one, which batches without a mark may have taken ahead.
+/// Returns the number that has these low bits, if it is at most 2^31 above the known one. Otherwise returns the known
+/// one: batches without a mark may have taken it ahead.
 fn extend(seen: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(seen as u32) as i32;
     seen + u64::from(ahead.max(0).unsigned_abs())
 }
 
 fn address_of(flag: &Memory) -> u64 {
-    // 0 bytes from the start on are in every memory.
+    // Every memory contains 0 bytes at its start.
     flag.address(0, 0).unwrap_or(0) as u64
 }
 
 fn load(flag: &Memory) -> u32 {
-    // SAFETY: as long as the flag is borrowed its word is valid.
+    // SAFETY: the word is valid as long as the flag is borrowed.
     unsafe { word(flag) }.load(Ordering::Acquire)
 }
 

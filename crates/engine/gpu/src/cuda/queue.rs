@@ -11,17 +11,17 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
-/// From this many pieces on, one call for the whole batch is cheaper than a call for each.
+/// From this many pieces on, one call for the whole batch is cheaper than one call per piece.
 const MANY: usize = 4;
-/// A single copy up to this size ends sooner without a mark. To a peer it takes up to 20 µs.
+/// A single copy up to this size ends sooner without a mark. To a peer a mark takes up to 20 µs.
 const UNMARKED_BYTES_MAX: u64 = 4 << 20;
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`.
 const IN_STREAM_ORDER: i32 = 1;
 
-/// This holds for every queue, so only the first one logs it.
+/// The warning holds for every queue, so only the first one logs it.
 static SAID: Once = Once::new();
 
-/// Which mechanism makes the copies of a queue.
+/// Mechanism that makes the copies of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Method {
@@ -29,26 +29,26 @@ pub enum Method {
     /// engines for everything else, and for memory that kernels can't reach.
     #[default]
     Auto,
-    /// The copy engines, a call for each piece.
+    /// The copy engines, one call per piece.
     Engines,
     /// The copy engines, one call for a batch (`cuMemcpyBatchAsync`, CUDA 12.8 and newer).
     EnginesAtOnce,
     /// A kernel, for all memory that it can reach.
     Kernel,
-    /// A kernel for fragments in the device's own memory: it copies at full width wherever they begin, by at
-    /// most eight multiprocessors.
+    /// A kernel for fragments in the device's own memory: it copies at full width from any alignment, and uses at most
+    /// eight multiprocessors.
     Gather,
 }
 
-/// How a queue copies.
+/// Options of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueOptions {
-    /// What makes the copies.
+    /// Mechanism of the copies.
     pub method: Method,
-    /// Blocks that a copy kernel has, at most: of 256 threads, for fragments of 1024. `None` for as many as measurements
-    /// showed to be enough: more would only take multiprocessors from other work.
+    /// Most blocks of a copy kernel: of 256 threads, for fragments of 1024. `None` for as many as measurements showed
+    /// to be enough: more would only take multiprocessors from other work.
     pub blocks: Option<u32>,
-    /// Whether the device may write a batch's number itself; otherwise events are asked.
+    /// Whether the device may write a batch's number itself; otherwise events are queried.
     pub stream_writes: bool,
 }
 
@@ -59,7 +59,7 @@ impl Default for QueueOptions {
 }
 
 impl CudaDevice {
-    /// A queue with other ways of copying than [`Device::open_queue`] chooses: for measurements.
+    /// Opens a queue that copies with other options than [`Device::open_queue`] chooses: for measurements.
     pub fn open_queue_with(
         self: &Arc<Self>,
         options: QueueOptions,
@@ -68,17 +68,17 @@ impl CudaDevice {
     }
 }
 
-/// A stream of its own.
+/// A queue with its own stream.
 pub(super) struct CudaQueue {
     device: Arc<CudaDevice>,
     progress: Arc<Progress>,
     stream: StreamHandle,
     method: Method,
     kernel: Option<KernelQueue>,
-    /// Whether the engines may be given many pieces in one call.
+    /// Whether the engines may get many pieces in one call.
     at_once: bool,
-    /// Allocations that the batch being begun has met, by address. Not kept longer: an address may
-    /// be freed and given out for other memory.
+    /// Allocations seen by the batch that is being begun, by address. Not kept longer: an address may be freed and
+    /// reused for other memory.
     met: Vec<Facts>,
     /// The indices of the last target's and the last source's allocation.
     last: [usize; 2],
@@ -94,14 +94,14 @@ impl CudaQueue {
             Method::Gather => KernelQueue::open_gather(&device, options.blocks),
         };
         let method = options.method;
-        // Without a kernel the engines are next best.
+        // Without a kernel the engines are the next best.
         let is_next = matches!(method, Method::Auto | Method::Gather) && kernel.is_none();
         let at_once = method == Method::EnginesAtOnce || is_next;
         let (met, last) = (Vec::new(), [0; 2]);
         Ok(Self { device, progress, stream, method, kernel, at_once, met, last })
     }
 
-    /// Puts the copies of a batch and its mark into the stream. Says whether it has one.
+    /// Puts the copies of a batch and its mark into the stream. Returns whether the batch has a mark.
     fn enqueue(
         &mut self,
         copies: &[RawCopy],
@@ -123,8 +123,8 @@ impl CudaQueue {
         Ok(is_marked)
     }
 
-    /// Many pieces: by kernels what is not large, the others by the copy engines. The device begins
-    /// while the rest is still written down.
+    /// Copies many pieces: small ones by kernels, the others by the copy engines. The device begins while the rest is
+    /// still being written.
     fn copy_pieces(&mut self, copies: &[RawCopy], number: u64) -> Result<(), GpuError> {
         let largest = if self.is_by_kernel() { u64::MAX } else { PIECE_BYTES_MAX };
         let for_kernel = |copy: &&RawCopy| copy.len <= largest;
@@ -165,15 +165,15 @@ impl CudaQueue {
         }
     }
 
-    /// Whether a kernel can reach both places, and whether one is the host's.
+    /// Returns whether a kernel can reach both places, and whether one is the host's.
     fn suits_kernel(&mut self, copy: &RawCopy) -> Result<(bool, bool), GpuError> {
         let (to, to_host) = self.facts(0, copy.to, copy.len)?;
         let (from, from_host) = self.facts(1, copy.from, copy.len)?;
         Ok((to && from, to_host || from_host))
     }
 
-    /// Whether a kernel can reach a place, and whether it is the host's: asked of the driver once
-    /// for each allocation of a batch.
+    /// Returns whether a kernel can reach a place, and whether it is the host's: queries the driver once for each
+    /// allocation of a batch.
     #[inline]
     fn facts(&mut self, side: usize, at: Address, len: u64) -> Result<(bool, bool), GpuError> {
         // Pieces mostly lie in the allocation of the piece before.
@@ -190,8 +190,8 @@ impl CudaQueue {
             Some(index) => index,
             None => {
                 let facts = self.device.facts(at)?;
-                // A range that continues in the next mapping goes without a kernel: nobody asked
-                // the driver about that mapping.
+                // A range that continues in the next mapping goes without a kernel: the driver was not queried about
+                // that mapping.
                 if !facts.holds(at, len) {
                     return Ok((false, false));
                 }
@@ -203,9 +203,9 @@ impl CudaQueue {
         Ok((self.met[index].suits_kernels(), self.met[index].is_host()))
     }
 
-    /// One copy by a copy engine, from and to any memory.
+    /// Makes one copy by a copy engine, from and to any memory.
     fn copy(&self, copy: &RawCopy) -> Result<(), GpuError> {
-        // SAFETY: whoever began the batch keeps both places valid until it is done.
+        // SAFETY: the code that began the batch keeps both places valid until it is done.
         unsafe { self.device.driver().copy(copy.to, copy.from, copy.len as usize, self.stream)? };
         Ok(())
     }
@@ -246,8 +246,8 @@ impl CudaQueue {
         let (to, from, bytes) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.as_mut_ptr());
         let (attributes, first, failed) = (&raw mut attributes, &raw mut first, &raw mut failed);
         let stream = self.stream;
-        // SAFETY: the lists are as long as said, and the driver reads them in the call only;
-        // whoever began the batch keeps all places valid until it is done.
+        // SAFETY: the lists are as long as given, and the driver reads them in the call only; the code that began the
+        // batch keeps all places valid until it is done.
         unsafe {
             match self.device.cuda().version() >= (13, 0) {
                 true => driver.copy_batch_13(to, from, bytes, count, attributes, first, 1, stream),
@@ -258,8 +258,8 @@ impl CudaQueue {
     }
 }
 
-// SAFETY: the end of a batch is written by the device behind its copies in stream order, with the
-// fences that make them visible to everybody. `Progress::close` waits for all.
+// SAFETY: the device writes the end of a batch behind its copies in stream order, with the fences that make them
+// visible to all readers. `Progress::close` waits for all.
 unsafe impl RawQueue for CudaQueue {
     unsafe fn begin(&mut self, copies: &[RawCopy]) -> Result<u64, GpuError> {
         let (number, may_go_unmarked) = self.progress.next()?;

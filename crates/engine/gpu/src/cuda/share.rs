@@ -1,7 +1,7 @@
-//! Device memory of one process in another one.
+//! Device memory of one process, used in another one.
 //!
-//! Plain allocations travel by the handles of CUDA's inter-process communication, which must be
-//! opened once only in a process, and so are counted here; mapped memory by file descriptors.
+//! Plain allocations travel by the handles of CUDA's inter-process communication. A process must open a handle only
+//! once, so users are counted here. Mapped memory travels by file descriptors.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
 use crate::export::{Export, Source, bad, process};
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which has to be given.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which is required.
 const ENABLE_PEER_ACCESS: u32 = 1;
 
 /// One user of an open allocation.
@@ -76,14 +76,14 @@ impl CudaDevice {
         handle: &[u8; 64],
     ) -> Result<DeviceMemory, GpuError> {
         let opened = self.open_handle(handle)?;
-        // From here on dropping the user closes it again, even if a later step fails.
+        // From here on dropping the user closes the allocation again, even if a later step fails.
         let owner = Arc::new(User { device: self.clone(), handle: *handle });
         // SAFETY: the allocation is open for that size as long as it has users.
         let whole = unsafe { DeviceMemory::owned(self, opened.base, opened.size, owner) };
         part_of(&whole, export)
     }
 
-    /// The allocation, opened if it isn't yet, with one more user.
+    /// Returns the allocation, opened if it isn't yet, with one more user.
     fn open_handle(&self, handle: &[u8; 64]) -> Result<Opened, GpuError> {
         let mut all = self.mappings().0.lock();
         if let Some(opened) = all.get_mut(handle) {
@@ -93,13 +93,13 @@ impl CudaDevice {
         let driver = self.driver();
         let _current = self.current()?;
         let mut base = 0;
-        // SAFETY: the place is valid. A handle that isn't one is refused by the driver.
+        // SAFETY: the place is valid. The driver refuses an invalid handle.
         unsafe { driver.ipc_open(&raw mut base, IpcHandle(*handle), ENABLE_PEER_ACCESS)? };
         let (mut start, mut size) = (0, 0);
         // SAFETY: both places are valid.
         let asked = unsafe { driver.address_range(&raw mut start, &raw mut size, base) };
         if let Err(refused) = asked {
-            // SAFETY: opened above, and nobody else knows of it.
+            // SAFETY: opened above, and no other code knows of it.
             let _ = unsafe { driver.ipc_close(base) };
             return Err(refused.into());
         }
@@ -117,7 +117,7 @@ impl Drop for User {
         if opened.users > 0 {
             return;
         }
-        // Close it before releasing the lock, or somebody could open it in between.
+        // Close it before releasing the lock, or another thread could open it in between.
         if let Ok(_current) = self.device.current() {
             // SAFETY: opened once, and this was the last user.
             let _ = unsafe { self.device.driver().ipc_close(opened.base) };
@@ -126,7 +126,7 @@ impl Drop for User {
     }
 }
 
-/// The range that an export describes, checked against what was really opened.
+/// Returns the range that an export describes, checked against the memory that was opened.
 fn part_of(whole: &DeviceMemory, export: &Export) -> Result<DeviceMemory, GpuError> {
     whole.part(export.offset, export.len).map_err(|_| bad("goes beyond its allocation"))
 }

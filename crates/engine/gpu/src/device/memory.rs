@@ -8,8 +8,8 @@ use polyrail_sys::OutOfRange;
 
 use super::Device;
 
-/// A range of bytes in a device's memory, by address. Clones are the same bytes; those that have an
-/// owner are freed with the last clone. Safe to use from any thread.
+/// A range of bytes in a device's memory, by address. Clones refer to the same bytes; owned memory is freed with the
+/// last clone. Safe to use from any thread.
 #[derive(Clone)]
 pub struct DeviceMemory {
     device: Arc<dyn Device>,
@@ -20,7 +20,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory that somebody else keeps.
+    /// Makes a range of memory that the caller keeps allocated.
     ///
     /// # Safety
     /// `base` must be valid on `device` for `len` bytes until this value, its clones, and every
@@ -29,7 +29,7 @@ impl DeviceMemory {
         Self { device, base, len, owner: None }
     }
 
-    /// Memory that `owner` keeps.
+    /// Makes a range of memory that `owner` keeps allocated.
     ///
     /// # Safety
     /// `base` must be valid on `device` for `len` bytes as long as `owner` lives.
@@ -42,12 +42,12 @@ impl DeviceMemory {
         Self { device, base, len, owner: Some(owner) }
     }
 
-    /// A range of it, which keeps the whole.
+    /// Returns a part of the range, which keeps the whole.
     pub fn part(&self, offset: u64, len: u64) -> Result<Self, OutOfRange> {
         Ok(Self { base: self.address(offset, len)?, len, ..self.clone() })
     }
 
-    /// The device that it is on, or that has imported it.
+    /// Returns the device that holds the memory, or that has imported it.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }
@@ -62,13 +62,13 @@ impl DeviceMemory {
         self.len == 0
     }
 
-    /// The owner that keeps the memory; `None` if the caller of [`Self::from_raw`] does.
+    /// Returns the owner that keeps the memory; `None` if it was made by [`Self::from_raw`].
     #[cfg(feature = "fake")]
     pub(crate) fn owner(&self) -> Option<&Arc<dyn Any + Send + Sync>> {
         self.owner.as_ref()
     }
 
-    /// The device's address of a range, checked.
+    /// Returns the device's address of a range, checked.
     pub fn address(&self, offset: u64, len: u64) -> Result<u64, OutOfRange> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base + offset),

@@ -1,5 +1,5 @@
-//! The kernel that gathers fragments, run instruction by instruction without a GPU: what it copies, what it
-//! touches, and that its threads stay together. `gpu_probe --only gather` runs it on one.
+//! The kernel that gathers fragments, run instruction by instruction without a GPU. Checks what it copies, what it
+//! touches, and that its threads stay together. `gpu_probe --only gather` runs it on a GPU.
 
 mod warp;
 
@@ -15,7 +15,7 @@ const SIZE: usize = 0x9000;
 /// Bytes of the source and of the target.
 const ROOM: u64 = 0x1800;
 
-/// Random bytes at the source, and a table of where to, where from and how many.
+/// Makes memory with random bytes at the source, and a table of target, source and length.
 fn memory(entries: &[[u64; 3]]) -> Vec<u8> {
     let mut state = 1_u64;
     let mut memory = vec![0xa5; SIZE];
@@ -32,7 +32,7 @@ fn memory(entries: &[[u64; 3]]) -> Vec<u8> {
     memory
 }
 
-/// Runs all warps of a launch; every byte must be where it belongs, and all others as before.
+/// Runs all warps of a launch, and checks that every byte is in its place, and all others are as before.
 fn assert_gathers(kernel: &Kernel, entries: &[[u64; 3]], blocks: u64, warps: u64) {
     let mut found = memory(entries);
     let mut expected = found.clone();

@@ -1,5 +1,5 @@
-//! A warp that runs a kernel's text: the instructions that `gather.ptx` has, by PTX's manual, on memory that is
-//! a vector of bytes. An instruction that it does not know is a panic.
+//! A warp that interprets a kernel's text: the instructions of `gather.ptx`, as PTX's manual defines them, on memory
+//! that is a vector of bytes. It panics at an instruction that it does not know.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,9 +17,9 @@ enum Operand {
 
 #[derive(Debug)]
 struct Instruction {
-    /// Runs only if the register is so.
+    /// Guard: runs only if the register has this value.
     only_if: Option<(usize, bool)>,
-    /// Its name's parts, at most four.
+    /// Parts of its name, at most four.
     words: [&'static str; 4],
     operands: Vec<Operand>,
 }
@@ -31,13 +31,13 @@ pub(crate) struct Kernel {
     registers: usize,
 }
 
-/// One launch, as a warp of it sees it.
+/// One launch, as one of its warps sees it.
 pub(crate) struct Launch {
     pub(crate) table: u64,
     pub(crate) count: u64,
     pub(crate) blocks: u64,
     pub(crate) threads: u64,
-    /// Which block, and which warp of it.
+    /// Number of the block, and of the warp in it.
     pub(crate) block: u64,
     pub(crate) warp: u64,
 }
@@ -69,8 +69,8 @@ impl Kernel {
         Self { code, labels, registers: registers.len() }
     }
 
-    /// Runs a warp to its end. `wanted` are the bytes that may be read apart from the table, where an aligned
-    /// read counts if a byte of it is wanted.
+    /// Runs a warp to its end. `wanted` are the bytes that may be read apart from the table; an aligned read is allowed
+    /// if one of its bytes is wanted.
     pub(crate) fn run(&self, launch: &Launch, memory: &mut [u8], wanted: &[Range<u64>]) {
         let lane = |lane| Lane {
             at: 0,
@@ -216,7 +216,7 @@ impl Kernel {
     }
 }
 
-/// `.u64 one, two` and `.b32 many<8>`, each with its type.
+/// Declares registers: `.u64 one, two` and `.b32 many<8>`, each with its type.
 fn declare(list: &str, registers: &mut HashMap<String, usize>) {
     let names = list.trim().split_once(' ').expect("a type and names").1;
     for name in names.split(',').map(str::trim) {

@@ -1,4 +1,4 @@
-//! What scrapers do.
+//! Requests of scrapers.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::io::{Read, Write};
@@ -24,12 +24,12 @@ pub(crate) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 
-/// Waits for a condition, and says which one if it does not come true.
+/// Waits for a condition. Panics with its name if it does not come true.
 pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let since = Instant::now();
     while !condition() {
         assert!(since.elapsed() < LONG, "waited too long for {what}");
-        // It looks again: no condition tells anybody that it holds.
+        // Looks again: nothing signals that the condition holds.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! How an engine is set up.
+//! Setup of an engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -67,24 +67,23 @@ impl EngineBuilder {
         self
     }
 
-    /// Name of this engine in messages of its peers, in metrics and logs: 1 to 128 bytes in one line. The default is host name and
-    /// process id.
+    /// Sets the name of this engine in messages of its peers, in metrics and logs: 1 to 128 bytes in one line. The
+    /// default is host name and process id.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Tells this observer of what happens, as it happens.
+    /// Calls this observer for events, as they happen.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// Asks this before a peer joins by itself; without it everybody may who proves that it may
-    /// connect (setting `auth`). Peers that the user adds, by metadata or address, are not asked
-    /// about.
+    /// Calls this hook before a peer joins by itself. Without a hook, every peer may join that proves that it may
+    /// connect (setting `auth`). The hook is not called for peers that the user adds, by metadata or address.
     ///
     /// ```
     /// use polyrail::{Admission, Config, Engine, LostReason, RefusedCode};
@@ -104,23 +103,22 @@ impl EngineBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A peer that connects by address is told at once; one that has this engine's metadata is lost
-    /// at its end ([`crate::LostReason::Refused`]) and may be added again there. Here
-    /// [`crate::Stats::refused_connections`] counts it, and the log tells of it.
+    /// A peer that connects by address gets the refusal at once; one that has this engine's metadata loses this engine
+    /// ([`crate::LostReason::Refused`]) and may add it again. Here [`crate::Stats::refused_connections`] counts the
+    /// refusal, and the log reports it.
     ///
-    /// It is called on threads of its own (`pr-admit`, up to 8 at a time), once for each peer that
-    /// comes, and not again for its further connections. It may block: meanwhile only peers of which
-    /// it was asked wait, each until the deadline of its handshake (`connect_timeout_ms`). Then the peer
-    /// is asked to retry. If the hook has accepted it by then, the retry succeeds. A hook
-    /// that panics refuses, and the panic is counted. One that never returns keeps its thread, but
-    /// not the engine.
+    /// The hook runs on its own threads (`pr-admit`, up to 8 at a time), once for each peer that comes, and not again
+    /// for its further connections. It may block: meanwhile only the peers wait that it is running for, each until the
+    /// deadline of its handshake (`connect_timeout_ms`). Then the peer is asked to retry. If the hook has accepted it
+    /// by then, the retry succeeds. A hook that panics refuses, and the panic is counted. A hook that never returns
+    /// keeps its thread, but not the engine.
     #[must_use]
     pub fn admit(mut self, hook: impl Fn(&Incoming) -> Admission + Send + Sync + 'static) -> Self {
         self.admit = Some(Arc::new(hook));
         self
     }
 
-    /// Behaves to other engines of this process as if it were in another one. For tests.
+    /// Treats other engines of this process as if they were in another one. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn apart(mut self) -> Self {
@@ -128,8 +126,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Panics when the engine ends if any of its work was left alone, see [`Stats::rescues`]. For
-    /// tests.
+    /// Panics when the engine ends if any of its work was left undone, see [`Stats::rescues`]. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn strict(mut self) -> Self {

@@ -1,4 +1,4 @@
-//! Finding out who listens at an address.
+//! Connection to a peer by its address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -29,12 +29,12 @@ use crate::engine::tasks::{PendingAnswer, TaskPlace};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It ends with an error if the peer has not answered after `connect_timeout_ms` of the time that
-/// this process runs. Dropping it gives up waiting.
+/// The attempt fails if the peer has not answered after `connect_timeout_ms`, counting only time in which this process
+/// runs. Dropping it gives up waiting.
 #[must_use = "wait for it, or await it"]
 pub struct Connecting {
     engine: Engine,
-    /// The first of those that are tried.
+    /// The first of the addresses that are tried.
     address: SocketAddr,
     answer: PendingAnswer<Result<Metadata, Unmet>>,
     place: TaskPlace,
@@ -49,12 +49,12 @@ impl Connecting {
         Self { engine, address, answer, place: None }
     }
 
-    /// The peer if it has answered, `None` until then. Never blocks.
+    /// Returns the peer if it has answered, `None` until then. Never blocks.
     pub fn try_wait(&self) -> Option<Result<Peer, PeerError>> {
         self.refused().or_else(|| self.answer.get().map(|answer| self.result(answer)))
     }
 
-    /// Waits until the peer has answered, at most `timeout`. `None`: it may answer yet.
+    /// Waits until the peer has answered, at most `timeout`. Returns `None` if it may still answer.
     pub fn wait(&self, timeout: Duration) -> Option<Result<Peer, PeerError>> {
         let answer = || self.answer.wait(timeout).map(|answer| self.result(answer));
         self.refused().or_else(answer)
@@ -62,14 +62,14 @@ impl Connecting {
 
     /// Waits until the peer has answered, at most `connect_timeout_ms`.
     pub fn join(&self) -> Result<Peer, PeerError> {
-        // Whether it takes too long is for the control thread to say, which knows whether it was
-        // there to see the answer. Only a thread that waits for itself, in a callback, is not told.
+        // The control thread decides whether the answer takes too long, since it knows whether it was running to see
+        // the answer. Only a thread that waits in a callback, for itself, never gets that decision.
         let timeout = self.engine.shared().settings.connect_timeout;
         let no_answer = || Err(self.failed(ConnectReason::NoAnswer));
         self.wait(timeout * 2).unwrap_or_else(no_answer)
     }
 
-    /// In a copy of the process nobody answers, and who held the lock of the answer is not there.
+    /// In a copy of the process no answer comes, and the thread that held the lock of the answer does not exist.
     fn refused(&self) -> Option<Result<Peer, PeerError>> {
         self.engine.shared().is_forked().then_some(Err(PeerError::Forked))
     }
@@ -88,7 +88,7 @@ impl Connecting {
     }
 }
 
-/// Ready when the peer has answered.
+/// Resolves when the peer has answered.
 impl Future for Connecting {
     type Output = Result<Peer, PeerError>;
 

@@ -1,5 +1,5 @@
-//! The engine as its users see it: the handle, its settings, its figures and its end. What it does is in
-//! `peers`, `memory`, `transfers` and `notifications`.
+//! The engine as its users see it: the handle, its settings, its statistics and its end. Its operations are in `peers`,
+//! `memory`, `transfers` and `notifications`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub(crate) use crate::engine::peer_handle::Peer;
 pub(crate) use crate::engine::state::EngineShared;
 use crate::memory::lanes::Patience;
 
-/// What one process runs to move memory to and from others.
+/// Endpoint of a process that moves memory to and from other processes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,11 +54,11 @@ use crate::memory::lanes::Patience;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Clones are the same engine; it closes when the last one is dropped, which ends transfers that
-/// are under way. All methods may be called from any thread.
+/// Clones are handles on the same engine. Dropping the last one closes it, which ends transfers that are under way. All
+/// methods may be called from any thread.
 ///
-/// It belongs to the process that built it: in one that was forked from that, calls are refused or
-/// return nothing, at once, and dropping does nothing. Build another one there.
+/// An engine belongs to the process that built it: in a process forked from that, calls are refused or return nothing,
+/// at once, and dropping does nothing. Build another engine there.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<EngineHandle>,
@@ -66,11 +66,11 @@ pub struct Engine {
 
 struct EngineHandle {
     shared: Arc<EngineShared>,
-    /// Serve its metrics, where the settings ask for that.
+    /// Servers of its metrics, where the settings ask for them.
     metrics: OnceLock<Vec<Registration>>,
-    /// Threads to be joined.
+    /// Threads to join.
     threads: OnceLock<Vec<std::thread::JoinHandle<()>>>,
-    /// A test wants to hear of work that was left alone.
+    /// Panic at the end if work was left undone, for tests.
     strict: bool,
 }
 
@@ -84,30 +84,29 @@ impl Engine {
         Self { handle: Arc::new(EngineHandle { shared, metrics, threads, strict }) }
     }
 
-    /// Serves its metrics, where the settings ask for that.
+    /// Serves the engine's metrics, where the settings ask for that.
     pub(crate) fn serve_metrics(&self) -> Result<(), EngineError> {
-        // Called once, before anybody else has the engine.
+        // Called once, before any other code has the engine.
         let _ = self.handle.metrics.set(crate::diag::metrics::serve(self.shared())?);
         Ok(())
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn config(&self) -> &Config {
         &self.shared().config
     }
 
-    /// What another engine needs to find this one: pass it on by any means, to
-    /// [`Engine::add_peer`] there.
+    /// Returns the data by which another engine finds this one. Pass it on by any means, to [`Engine::add_peer`] there.
     ///
-    /// It is a capability: whoever has it may connect to this engine, and nobody else may (but see
-    /// the settings `secret_file` and `auth`). So pass it on by private means.
+    /// The metadata is a capability: only engines that have it may connect to this one (but see the settings
+    /// `secret_file` and `auth`). So pass it on by private means.
     pub fn metadata(&self) -> Vec<u8> {
         let shared = self.shared();
         shared.credentials.metadata(&shared.card).encode()
     }
 
-    /// What lets somebody connect to this engine who gets the address by other means. It is as private
-    /// as the metadata.
+    /// Returns the credential that lets an engine connect to this one if it gets the address by other means. Keep it as
+    /// private as the metadata.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -122,36 +121,37 @@ impl Engine {
         Invitation::new(shared.card.instance, capability)
     }
 
-    /// Where this engine listens, a rail each. Any of them may be given to [`Engine::connect`].
+    /// Returns the addresses on which this engine listens, one per rail. Any of them may be given to
+    /// [`Engine::connect`].
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared().card.rails.iter().map(|rail| rail.address).collect()
     }
 
-    /// The rails in use.
+    /// Returns the rails in use.
     pub fn rails(&self) -> Vec<RailInfo> {
         let shared = self.shared();
         let rails = shared.rails.iter().zip(&shared.card.rails);
         rails.map(|(rail, card)| RailInfo::new(rail, card.address)).collect()
     }
 
-    /// The interfaces that are no rails, with the reasons, as they were when the engine began. See [`Engine`].
+    /// Returns the interfaces that are not used as rails, with the reasons, as of the start of the engine. See
+    /// [`Engine`].
     pub fn left_out(&self) -> Vec<LeftOut> {
         self.shared().left_out.clone()
     }
 
-    /// The number of this run of the engine, which no other has.
+    /// Returns the number of this run of the engine. It is unique.
     pub fn instance(&self) -> InstanceId {
         self.shared().card.instance
     }
 
-    /// Closes the engine for all its clones: tells the peers, ends all transfers with an error, and
-    /// stops its threads. Blocks for a second at most, while peers are told. Dropping the last clone
-    /// does the same.
+    /// Closes the engine for all its clones: notifies the peers, ends all transfers with an error, and stops its
+    /// threads. Blocks for a second at most, while peers are notified. Dropping the last clone does the same.
     ///
-    /// Afterwards requests are refused with [`crate::PostError::Closed`], peers with
-    /// [`crate::PeerError::Closed`] and memory with [`crate::RegionError::Closed`]; notifications that came before can be taken, and nobody waits for
-    /// more. Regions stay readable and writable here. Closing twice is fine. In a callback nothing
-    /// moves meanwhile, so peers are not told in time.
+    /// Afterwards requests are refused with [`crate::PostError::Closed`], peers with [`crate::PeerError::Closed`] and
+    /// memory with [`crate::RegionError::Closed`]. Notifications that came before can still be taken, and waiting for
+    /// more returns at once. Regions stay readable and writable here. Closing twice is fine. In a callback nothing
+    /// moves meanwhile, so peers are not notified in time.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -167,21 +167,20 @@ impl Engine {
         self.shared().close();
     }
 
-    /// Moves data if callers are to (`progress = caller`); says whether any moved. Does nothing
-    /// otherwise.
+    /// Moves data if that is left to callers (`progress = caller`); returns whether any moved. Does nothing otherwise.
     pub fn progress(&self) -> bool {
         self.shared().help()
     }
 
-    /// Waits until every transfer that was posted here is over, detached ones too, and the listener
-    /// of each has been told, at most `timeout`. `None`: some are under way yet.
+    /// Waits until every transfer that was posted here is over, detached ones too, and the listener of each has been
+    /// called, at most `timeout`. Returns `None` if some are still under way.
     pub fn drain(&self, timeout: Duration) -> Option<()> {
         const LOOK_EVERY: Duration = Duration::from_micros(200);
         if self.shared().is_forked() {
             return None;
         }
         let until = Instant::now().checked_add(timeout);
-        // Copies by devices that nobody asks about.
+        // This finds copies by devices that have ended with no thread polling them.
         self.shared().proxies.all.iter().for_each(|proxy| proxy.doorbell.ring());
         while !self.shared().pool.is_drained() {
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -194,7 +193,7 @@ impl Engine {
         Some(())
     }
 
-    /// All counters.
+    /// Returns all counters.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -208,8 +207,8 @@ impl Engine {
         if self.shared().is_forked() { Stats::default() } else { self.shared().stats() }
     }
 
-    /// The state of everything, for people: peers, flows, what is outstanding and what it waits
-    /// for. The same text that the signal `dump_signal` writes.
+    /// Returns a description of the engine's state, for people: peers, flows, what is outstanding and what it waits
+    /// for. The signal `dump_signal` writes the same text.
     pub fn dump(&self) -> String {
         if self.shared().is_forked() {
             return format!("{self:?} belongs to the process that this one was forked from\n");
@@ -231,8 +230,8 @@ impl fmt::Debug for Engine {
 impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.shared.is_forked() {
-            // Threads, connections and peers are the original's: nothing of it is touched, and what it
-            // holds is left to the end of this process.
+            // Threads, connections and peers are the original's: do not touch them, and leave their resources to the
+            // end of this process.
             std::mem::forget(self.threads.take());
             std::mem::forget(self.shared.clone());
             return;
@@ -241,11 +240,11 @@ impl Drop for EngineHandle {
         self.shared.close();
         let mut patience = Patience::default();
         for thread in self.threads.take().into_iter().flatten() {
-            // An observer may be the last to let go of an engine, on one of its own threads.
+            // An observer may drop the last handle of an engine, on one of the engine's own threads.
             if thread.thread().id() == std::thread::current().id() {
                 continue;
             }
-            // One that is within a plugin that does not return is left alone, with what it has.
+            // A thread that hangs inside a plugin is left running, with all that it holds.
             if self.shared.host.is_some() {
                 wait_patiently(|| thread.is_finished() || patience.is_over());
                 if !thread.is_finished() {

@@ -1,4 +1,4 @@
-//! Learning of a peer's end.
+//! Waiting for a peer's end.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::engine::observer::Watch;
 use crate::engine::peer::Owner;
 use crate::engine::tasks::TaskPlace;
 
-/// The end of a peer, by [`Peer::gone`]: wait for it, or await it.
+/// The end of a peer, returned by [`Peer::gone`]: wait for it, or await it.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -36,18 +36,17 @@ use crate::engine::tasks::TaskPlace;
 #[must_use = "wait for it, or await it"]
 pub struct Gone {
     peer: Peer,
-    /// None once the engine is dropped, and then the peer is gone.
+    /// `None` once the engine is dropped, and then the peer is gone.
     engine: Option<Arc<dyn Owner>>,
     _watch: Watch,
     place: TaskPlace,
 }
 
 impl Peer {
-    /// Its end, to be waited for. Like [`Peer::lost`], which only looks, it says why the peer is gone;
-    /// transfers with it have ended by then or are about to. [`Gone`] has an example.
+    /// Returns a handle that waits for the peer's end. Like [`Peer::lost`], which never waits, it gives the reason;
+    /// transfers with the peer have ended by then or are about to. [`Gone`] has an example.
     ///
-    /// A peer that comes back is another one: [`crate::Engine::accept_peer`] or
-    /// [`crate::Engine::peer`] has it.
+    /// A peer that comes back is a new peer: get it by [`crate::Engine::accept_peer`] or [`crate::Engine::peer`].
     pub fn gone(&self) -> Gone {
         let engine = self.shared.life.ending.owner();
         let watch = Watch::new(self.shared.clone());
@@ -59,8 +58,8 @@ impl Peer {
 }
 
 impl Gone {
-    /// Why the peer is gone, `None` while it is there. Never blocks; with `progress = caller` it also
-    /// moves data.
+    /// Returns why the peer is gone, `None` while it is there. Never blocks; with `progress = caller` it also moves
+    /// data.
     pub fn try_wait(&self) -> Option<LostReason> {
         match &self.engine {
             Some(engine) if engine.is_forked() => {
@@ -72,13 +71,13 @@ impl Gone {
         self.peer.lost()
     }
 
-    /// Waits until the peer is gone, at most `timeout`, and says why. `None`: it is there.
+    /// Waits until the peer is gone, at most `timeout`, and returns why. `None`: the peer is still there.
     pub fn wait(&self, timeout: Duration) -> Option<LostReason> {
-        // Far in the future if the timeout is absurd.
+        // No limit if the sum overflows.
         self.wait_until(Instant::now().checked_add(timeout))
     }
 
-    /// Waits until the peer is gone, however long that takes, and says why.
+    /// Waits until the peer is gone, without a limit, and returns why.
     pub fn join(&self) -> LostReason {
         loop {
             if let Some(why) = self.wait_until(None) {
@@ -100,8 +99,7 @@ impl Gone {
     }
 }
 
-/// Ready when the peer is gone. With `progress = caller` each poll moves data, and asks to be polled
-/// again at once.
+/// Resolves when the peer is gone. With `progress = caller` each poll moves data, and asks to be polled again at once.
 impl Future for Gone {
     type Output = LostReason;
 
@@ -122,7 +120,7 @@ impl Future for Gone {
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        // A lock may be held for ever in a copy of the process.
+        // In a copy of the process a lock may be held and never released.
         if !self.engine.as_ref().is_some_and(|engine| engine.is_forked()) {
             self.peer.shared.life.ending.forget_task(self.place);
         }

@@ -1,4 +1,4 @@
-//! Memory of an engine: what it registers, mailboxes, and descriptions of what peers have registered.
+//! Memory of an engine: registration, mailboxes, and the import of descriptions of peers' regions.
 
 use std::sync::{Arc, Once};
 
@@ -15,12 +15,11 @@ use crate::memory::registry::{Mailbox, OpenMailbox};
 use crate::memory::remote_region::RemoteRegion;
 
 impl Engine {
-    /// Registers memory for transfers, the host's or a device's; peers may use it, as far as its
-    /// [`crate::Access`] allows, once they have its description. Overlapping registrations are independent
-    /// of each other.
+    /// Registers memory of the host or of a device for transfers. Peers may use it, as far as its [`crate::Access`]
+    /// allows, once they have its description. Overlapping registrations are independent of each other.
     ///
-    /// Transfers of a device's memory, such as a GPU's, take the same calls as those of host memory,
-    /// and may go between the two. Copies to and from the device overlap the sending.
+    /// Transfers of a device's memory, such as a GPU's, take the same calls as those of host memory, and may go between
+    /// the two. Copies to and from the device overlap the sending.
     ///
     /// ```no_run
     /// # fn example(engine: &polyrail::Engine, tensor: u64, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
@@ -35,18 +34,21 @@ impl Engine {
     /// # }
     /// ```
     ///
-    /// What the device was given to do with the memory before a transfer is posted must be done: the
-    /// engine's copies wait for no other stream.
+    /// Work that the device does with the memory must be complete before a transfer is posted: the engine's copies wait
+    /// for no other stream.
     ///
     /// # Errors
-    /// The first or the last byte of host memory can't be read, which says that the address or the length is
-    /// wrong; with `path=device` the engine does not try that. Host memory does not allow what peers may do with it:
-    /// some part is not mapped, can't be read though peers may read it, or can't be written though peers may write it.
-    /// A device, or its driver, does not do what was asked. The engine is closed.
+    /// - The first or the last byte of host memory can't be read, so the address or the length is wrong. With
+    ///   `path=device` the engine does not check this.
+    /// - Host memory does not allow the access that peers have: some part is not mapped, can't be read though peers may
+    ///   read it, or can't be written though peers may write it.
+    /// - The memory is of a file ([`Memory::map_file`]), and the engine has rails of a plugin.
+    /// - A device, or its driver, fails to do what was asked.
+    /// - The engine is closed.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
         self.check_open()?;
         let (memory, access, granted) = memory.exposed().into_parts();
-        // A filter that ends who makes such a call is met by that setting.
+        // With that setting, avoid the call: a seccomp filter may kill a process that makes it.
         let may_look = self.config().path != PathChoice::Device;
         let host = memory.host().filter(|_| may_look);
         if let Some((memory, at)) = host.and_then(|host| Some((host, host.missing()?))) {
@@ -55,11 +57,12 @@ impl Engine {
         }
         if let RegionMemory::Host(memory) = &memory {
             check_protection(memory, access)?;
+            check_file(memory, self.shared().host.is_some())?;
         }
         self.shared().registry.register(self.shared().card.instance, memory, access, granted)
     }
 
-    /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
+    /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where the bytes go.
     ///
     /// # Errors
     /// The engine is closed, or has as many regions and mailboxes as it may.
@@ -68,12 +71,12 @@ impl Engine {
         self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
-    /// Reads the description of a peer's region; see [`RemoteRegion`]. A closed engine reads them, too.
+    /// Decodes the description of a peer's region; see [`RemoteRegion`]. Also works on a closed engine.
     pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
         RemoteRegion::decode(description)
     }
 
-    /// A copy of the process registers nothing, and neither does a closed engine, for no peer reaches them.
+    /// Refuses in a copy of the process, and on a closed engine: no peer reaches them.
     fn check_open(&self) -> Result<(), RegionError> {
         match self.shared() {
             shared if shared.is_forked() => Err(RegionError::Forked),
@@ -83,7 +86,7 @@ impl Engine {
     }
 }
 
-/// Refuses memory that does not allow what peers may do with it: a peer's write would end this process.
+/// Refuses memory that does not allow the access that peers have: a peer's write would kill this process.
 fn check_protection(memory: &Memory, access: Access) -> Result<(), RegionError> {
     static REPORT: Once = Once::new();
     let needs = Protection { read: access.remote_read, write: access.remote_write };
@@ -107,6 +110,14 @@ fn check_protection(memory: &Memory, access: Access) -> Result<(), RegionError> 
     }
 }
 
+/// Refuses memory of a file where a plugin would touch it: a file that is cut off would end this process.
+fn check_file(memory: &Memory, is_for_plugin: bool) -> Result<(), RegionError> {
+    match is_for_plugin && memory.address(0, memory.len()).is_err() {
+        true => Err(RegionError::FileWithPlugin),
+        false => Ok(()),
+    }
+}
+
 fn words(needs: Protection) -> &'static str {
     match needs {
         Protection { write: false, .. } => "read",
@@ -120,5 +131,19 @@ fn words_of(mapping: Protection) -> &'static str {
         Protection { read: false, write: false } => "mapped without access",
         Protection { write: false, .. } => "mapped read-only",
         _ => "mapped write-only",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_file_is_refused_where_a_plugin_would_touch_it() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(10).unwrap();
+        let (mapped, plain) = (Memory::map_file(&file, 3, 7).unwrap(), Memory::from(vec![0; 7]));
+        assert_eq!(check_file(&mapped, true), Err(RegionError::FileWithPlugin));
+        assert_eq!((check_file(&mapped, false), check_file(&plain, true)), (Ok(()), Ok(())));
     }
 }

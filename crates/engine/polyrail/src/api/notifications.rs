@@ -1,4 +1,4 @@
-//! Notifications are taken and waited for; and the descriptor that tells of every event.
+//! Taking and waiting for notifications; and the descriptor that becomes readable with every event.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::api::tasks::{Events, NextNotification};
 use crate::engine::inbox::Notification;
 
 impl Engine {
-    /// All notifications that have arrived, in order of arrival. Never blocks.
+    /// Returns all notifications that have arrived, in order of arrival. Never blocks.
     pub fn take_notifications(&self) -> Vec<Notification> {
         if self.shared().is_forked() {
             return Vec::new();
@@ -19,8 +19,8 @@ impl Engine {
         taken
     }
 
-    /// The next notification; waits for it, at most `timeout`. `None` at once when the engine is
-    /// closed and all were taken.
+    /// Returns the next notification; waits for it, at most `timeout`. Returns `None` at once when the engine is closed
+    /// and all were taken.
     pub fn wait_notification(&self, timeout: Duration) -> Option<Notification> {
         let shared = self.shared();
         if shared.is_forked() {
@@ -34,7 +34,7 @@ impl Engine {
                 |limit| shared.arrived.inbox.queue.sleep(limit),
             );
             let taken = shared.arrived.inbox.queue.pop();
-            // Another thread may have been faster.
+            // Another thread may have taken the notification.
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;
             }
@@ -46,18 +46,18 @@ impl Engine {
         taken
     }
 
-    /// The next notification, for asynchronous programs; [`Engine::accept`] has an example. `None`:
-    /// the engine is closed, and all were taken. Dropping the future loses none; any number of tasks
-    /// may wait, and each notification goes to one of them.
+    /// Returns the next notification, for asynchronous programs; [`Engine::accept`] has an example. `None`: the engine
+    /// is closed, and all were taken. Dropping the future loses none; any number of tasks may wait, and each
+    /// notification goes to one of them.
     ///
     /// With `progress = caller` each poll moves data, and asks to be polled again at once.
     pub fn next_notification(&self) -> NextNotification<'_> {
         NextNotification::new(self)
     }
 
-    /// A descriptor that is readable once a transfer has ended, a notification or a peer has come, a
-    /// peer is gone, or an attempt to connect has ended: for programs with a loop of their own.
-    /// [`Events`] says how.
+    /// Returns a descriptor that becomes readable once a transfer has ended, a notification or a peer has come, a peer
+    /// is gone, or an attempt to connect has ended: for programs that have their own event loop. [`Events`] explains
+    /// its use.
     pub fn events(&self) -> Result<Events, EngineError> {
         let shared = self.shared();
         if shared.is_forked() {

@@ -1,4 +1,4 @@
-//! Which peers an engine has: it adds, meets, finds, watches and removes them.
+//! Peers of an engine: adding, accepting, finding, watching and removing them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::api::tasks::Accept;
 use crate::engine::peer_handle::Peer;
 
 impl Engine {
-    /// Adds a peer by the metadata that it gave. Flows are connected in the background; transfers
-    /// may be posted at once and wait for them, at most `peer_timeout_ms`.
+    /// Adds a peer by its metadata. Flows are connected in the background; transfers may be posted at once and wait for
+    /// them, at most `peer_timeout_ms`.
     pub fn add_peer(&self, metadata: &[u8]) -> Result<Peer, PeerError> {
         let metadata = publish::decode_metadata(metadata)?;
         Ok(Peer { shared: self.shared().add_peer(metadata)? })
@@ -24,8 +24,8 @@ impl Engine {
 
     /// Adds the peer that listens on `address`, any of its rails, once it has answered.
     ///
-    /// An address proves nothing. So both ends must have the same secret (setting `secret_file`), or be
-    /// processes of one user on one host, or both be set to `auth=none`; else the peer refuses
+    /// An address proves nothing. So both ends must have the same secret (setting `secret_file`), or be processes of
+    /// one user on one host, or both be set to `auth=none`; otherwise the peer refuses
     /// ([`crate::RefusedCode::Unproven`]).
     ///
     /// ```
@@ -40,8 +40,8 @@ impl Engine {
         Connecting::new(self.clone(), address, self.shared().introduce(vec![address], None))
     }
 
-    /// Adds the peer that listens on `address` and gave this invitation, once it has answered;
-    /// nobody else can answer in its place.
+    /// Adds the peer that listens on `address` and gave this invitation, once it has answered; no other engine can
+    /// answer for it.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -57,12 +57,12 @@ impl Engine {
         Connecting::new(self.clone(), address, asked)
     }
 
-    /// Adds the peer that listens on any of these addresses, as [`Engine::connect`] does, or as
-    /// [`Engine::connect_by`] with an invitation. They are tried one after the other, 200 ms apart or as soon as
-    /// one fails, and the first that answers counts: so it takes no more than one that can be reached from here.
+    /// Adds the peer that listens on any of these addresses, as [`Engine::connect`] does, or as [`Engine::connect_by`]
+    /// with an invitation. The addresses are tried one after the other, 200 ms apart or as soon as one fails, and the
+    /// first answer counts: so one address that can be reached from here is enough.
     ///
     /// # Errors
-    /// The most telling one of all addresses: an engine's refusal before an error of the system.
+    /// The most specific error of all addresses: an engine's refusal before an error of the system.
     /// [`PeerError::Connect`] with [`crate::ConnectReason::NoAnswer`] if there is no address.
     ///
     /// ```
@@ -84,13 +84,13 @@ impl Engine {
         Connecting::new(self.clone(), first, asked)
     }
 
-    /// The next peer that came to this engine by itself; waits at most `timeout`.
+    /// Returns the next peer that came to this engine by itself; waits at most `timeout`.
     pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
         if self.shared().is_forked() { None } else { self.shared().arrived.joined.wait(timeout) }
     }
 
-    /// The next peer that comes to this engine by itself, for asynchronous programs. `None`: the
-    /// engine is closed. Dropping the future loses no peer; any number of tasks may wait.
+    /// Returns the next peer that comes to this engine by itself, for asynchronous programs. `None`: the engine is
+    /// closed. Dropping the future loses no peer; any number of tasks may wait.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -112,7 +112,7 @@ impl Engine {
         Accept::new(self)
     }
 
-    /// The peer of this [`Peer::instance`], if it is known.
+    /// Returns the peer with this [`Peer::instance`], if it is known.
     pub fn peer(&self, instance: InstanceId) -> Option<Peer> {
         if self.shared().is_forked() {
             return None;
@@ -120,7 +120,7 @@ impl Engine {
         Some(Peer { shared: self.shared().peer(instance)? })
     }
 
-    /// Every peer that is known now.
+    /// Returns every peer that is known now.
     pub fn peers(&self) -> Vec<Peer> {
         if self.shared().is_forked() {
             return Vec::new();
@@ -128,9 +128,9 @@ impl Engine {
         self.shared().peers().into_iter().map(|shared| Peer { shared }).collect()
     }
 
-    /// From now on, and until what is returned is dropped, a silent peer is asked for a sign of
-    /// life, and given up if there is none for `peer_timeout_ms`. While transfers are under way
-    /// that is so anyway. To learn of its end, wait for [`Peer::gone`], which watches it as well.
+    /// Watches a peer until the returned value is dropped: a silent peer is asked for a sign of life, and given up if
+    /// none comes for `peer_timeout_ms`. Peers with transfers under way are always watched. To wait for a peer's end,
+    /// use [`Peer::gone`], which watches it as well.
     pub fn watch(&self, peer: &Peer) -> Watch {
         let watch = Watch::new(peer.shared.clone());
         if !self.shared().is_forked() {
@@ -139,7 +139,7 @@ impl Engine {
         watch
     }
 
-    /// Ends all transfers with a peer and forgets it; it is told so. A peer of another engine stays.
+    /// Ends all transfers with a peer, notifies it and forgets it. A peer of another engine stays.
     pub fn remove_peer(&self, peer: &Peer) {
         if self.shared().is_own(&peer.shared) {
             self.shared().remove_peer(&peer.shared);

@@ -1,4 +1,4 @@
-//! A request that is posted again and again.
+//! A request that is posted repeatedly.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::api::engine::Engine;
 use crate::api::transfer::Transfer;
 use crate::engine::peer::{OpKind, Prepared};
 
-/// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an
-/// earlier post of it is under way.
+/// A request that is checked and cut into chunks, made by [`Engine::prepare`]: post it as often as you like, also while
+/// an earlier post of it is under way.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -34,14 +34,14 @@ pub struct PreparedTransfer {
 }
 
 impl PreparedTransfer {
-    /// Posts it. [`PostError::is_busy`] means: again, once an older transfer is over.
+    /// Posts the transfer. If the error's [`PostError::is_busy`] is true, post again once an older transfer is over.
     pub fn post(&self) -> Result<Transfer, PostError> {
         let shared = self.engine.shared();
         Ok(Transfer::new(shared.post(&self.prepared, None)?, shared.clone()))
     }
 
-    /// Posts the transfer with this notification, instead of the request's own or none, for this post only.
-    /// Nothing is prepared again. For writes only ([`PostError::NoNotification`]), with at most 64 KiB.
+    /// Posts the transfer with this notification, instead of the request's own or none, for this post only. Nothing is
+    /// prepared again. For writes only ([`PostError::NoNotification`]), with at most 64 KiB.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -69,13 +69,13 @@ impl PreparedTransfer {
         self.prepared.plan.bytes()
     }
 
-    /// How its bytes travel, and why so.
+    /// Returns the path of the transfer's bytes, with its reason.
     pub fn path(&self) -> &TransferPath {
         &self.prepared.path
     }
 
-    /// The rails here that are near the GPU whose memory is sent, by name: they take its payload first, the others
-    /// when these are busy. None where no rail is nearer than the others, or the peer sends. See
+    /// Returns the names of the rails here that are near the GPU whose memory is sent: they take its payload first, the
+    /// others when these are busy. Empty where no rail is nearer than the others, or the peer sends. See
     /// docs/hosted-rails.md, and [`Engine::prepare`] for where it comes from.
     pub fn near_rails(&self) -> Vec<String> {
         if !self.prepared.kind.sends() {
@@ -87,7 +87,7 @@ impl PreparedTransfer {
             .collect()
     }
 
-    /// Segments after merging.
+    /// Returns the number of segments after merging.
     pub fn segments(&self) -> usize {
         self.prepared.plan.segments().len()
     }

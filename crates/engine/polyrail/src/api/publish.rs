@@ -1,4 +1,4 @@
-//! Engines that find each other by a file.
+//! Exchange of metadata between engines by a file.
 
 use std::fs::File;
 use std::io;
@@ -17,17 +17,16 @@ use crate::base::host_identity::host_identity;
 use crate::engine::local_engines::engine_here;
 
 impl Engine {
-    /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The
-    /// file appears whole or not at all; an older one is replaced. Only its owner may read it. Remove it
-    /// when the engine ends: who reads it after that is told so on this host, and elsewhere adds a peer
-    /// that is gone.
+    /// Writes the metadata to a file for [`Engine::find_peer`], on a shared file system for instance. The file appears
+    /// whole or not at all; an older one is replaced. Only its owner may read it. Remove it when the engine ends: later
+    /// readers on this host get an error, and readers on other hosts add a peer that is gone.
     pub fn publish(&self, path: &Path) -> io::Result<()> {
         self.publish_with(path, &[])
     }
 
-    /// The same with bytes of the program's own, at most 16 MiB, that the reader gets by
-    /// [`Engine::find_peer_with`]: descriptions of regions for instance, so that the file is all that the
-    /// other end needs.
+    /// Same as [`Engine::publish`], with at most 16 MiB of the program's own bytes that the reader gets by
+    /// [`Engine::find_peer_with`]: descriptions of regions for instance, so that the file is all that the other end
+    /// needs.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -54,9 +53,9 @@ impl Engine {
         metadata_file::write(path, &Published { process, metadata, extra })
     }
 
-    /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
-    /// `None`: it is not there yet. Anything but a regular file is an error, and so is on this host the
-    /// file of an engine that has ended ([`PeerError::Ended`]).
+    /// Adds the peer that published its metadata there; waits for the file, at most `timeout`. `None`: the file is not
+    /// there yet. Anything but a regular file is an error; on this host, so is the file of an engine that has ended
+    /// ([`PeerError::Ended`]).
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -74,8 +73,8 @@ impl Engine {
         self.find_peer_with(path, timeout).map(|found| found.map(|(peer, _)| peer))
     }
 
-    /// The same, with what the peer has added to the file by [`Engine::publish_with`]; nothing, if it has
-    /// added nothing.
+    /// Same as [`Engine::find_peer`], and returns the bytes that the peer added to the file by
+    /// [`Engine::publish_with`]; empty if it added none.
     pub fn find_peer_with(
         &self,
         path: &Path,
@@ -89,7 +88,7 @@ impl Engine {
         }
         let start = Instant::now();
         loop {
-            // Whoever waits for a file that never comes still hears of the end.
+            // A wait for a file that never comes still ends when the engine does.
             if self.shared().is_forked() {
                 return Some(Err(PeerError::Forked));
             }
@@ -125,20 +124,20 @@ impl Engine {
     }
 }
 
-/// What [`Engine::publish`] wrote, read without an engine: see [`read_published`].
+/// Content of a file that [`Engine::publish`] wrote, read without an engine: see [`read_published`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PublishedEngine {
     /// The engine's metadata, for [`Engine::add_peer`].
     pub metadata: Vec<u8>,
-    /// What the program has added by [`Engine::publish_with`].
+    /// The bytes that the program added by [`Engine::publish_with`].
     pub extra: Vec<u8>,
     /// Whether the engine has ended, as far as this host knows: on other hosts it may have.
     pub has_ended: bool,
 }
 
-/// Reads a file that [`Engine::publish`] wrote, and adds no peer. `None`: there is no such file.
-/// Anything but a regular file that only its owner may write is an error.
+/// Reads a file that [`Engine::publish`] wrote, and adds no peer. `None`: there is no such file. Anything but a regular
+/// file that only its owner may write is an error.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -158,7 +157,7 @@ pub fn read_published(path: &Path) -> io::Result<Option<PublishedEngine>> {
     metadata_file::read(path)?.map(PublishedEngine::of).transpose()
 }
 
-/// As [`read_published`], of a file that the caller has opened, and may have judged by its owner.
+/// Same as [`read_published`], of a file that the caller has opened, and may have checked by its owner.
 pub fn read_published_file(file: &File) -> io::Result<PublishedEngine> {
     PublishedEngine::of(metadata_file::read_open(file)?)
 }
@@ -173,11 +172,11 @@ impl PublishedEngine {
     }
 }
 
-/// Whether the engine is gone that this process of `host` has published, as far as this host knows.
+/// Whether the engine that this process of `host` published is gone, as far as this host knows.
 fn has_ended(metadata: &Metadata, process: ProcessNumbers, host: u128) -> bool {
     let (number, namespace, started) = process;
     let process = Process { number, namespace, started };
-    // Elsewhere the number is another process's.
+    // On another host the number belongs to another process.
     if metadata.card.host != host {
         return false;
     }
@@ -187,7 +186,7 @@ fn has_ended(metadata: &Metadata, process: ProcessNumbers, host: u128) -> bool {
     process.has_ended()
 }
 
-/// Reads metadata, and says what else it was given if it knows that.
+/// Decodes metadata. If the bytes are recognised as something else, the error says what they are.
 pub(crate) fn decode_metadata(bytes: &[u8]) -> Result<Metadata, PeerError> {
     Metadata::decode(bytes).map_err(|error| match (&error, recognise(bytes)) {
         (HelloError::NotPolyrail { .. }, Some(what)) => PeerError::NotMetadata { what },

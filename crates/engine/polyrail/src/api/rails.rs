@@ -1,4 +1,4 @@
-//! Rails as users see them: those of an engine, and those that one would have.
+//! Rails as users see them: those of an engine, and those that an engine would have.
 
 use std::net::SocketAddr;
 
@@ -10,16 +10,15 @@ use crate::api::error::EngineError;
 use crate::engine::hosted_rails::select_all;
 use crate::engine::left_out::wanted;
 
-/// The rails that an engine with this configuration would have. Their addresses have port 0. A plugin among
-/// them is loaded for that. See
-/// [`crate::Engine`].
+/// Returns the rails that an engine with this configuration would have. Their addresses have port 0. If a plugin is
+/// among the rails, it is loaded. See [`crate::Engine`].
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let (_, rails) = chosen(config)?;
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
 }
 
-/// The interfaces that would be no rails of an engine with this configuration, with the reasons. A plugin among the
-/// rails is loaded for that. See [`crate::Engine`].
+/// Returns the interfaces that an engine with this configuration would not use as rails, with the reasons. If a plugin
+/// is among the rails, it is loaded. See [`crate::Engine`].
 pub fn left_out(config: &Config) -> Result<Vec<LeftOut>, EngineError> {
     let (interfaces, rails) = chosen(config)?;
     Ok(rails::left_out(wanted(config), &interfaces, &rails))
@@ -39,9 +38,9 @@ pub struct RailInfo {
     pub name: String,
     /// The interface.
     pub interface: String,
-    /// Where the engine listens.
+    /// Address on which the engine listens.
     pub address: SocketAddr,
-    /// Speed of the link in Mbit/s, if the driver tells.
+    /// Speed of the link in Mbit/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 

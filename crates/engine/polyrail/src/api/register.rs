@@ -1,4 +1,4 @@
-//! What can be registered, and what peers may do with it.
+//! Memory that can be registered, and the access that peers get.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use polyrail_sys::Memory;
 use crate::memory::access::Access;
 use crate::memory::region_memory::RegionMemory;
 
-/// Memory that [`crate::Engine::register`] takes: the host's ([`Memory`], `Vec<u8>`) or a device's
-/// ([`DeviceMemory`]). Peers may read and write it ([`Access::ALL`]) unless told otherwise:
+/// Memory that [`crate::Engine::register`] takes: the host's ([`Memory`], `Vec<u8>`) or a device's ([`DeviceMemory`]).
+/// By default peers may read and write it ([`Access::ALL`]):
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -24,13 +24,13 @@ use crate::memory::region_memory::RegionMemory;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Registrable: sealed::Sealed + Sized {
-    /// The same memory, with the access that peers are to have.
+    /// Returns the same memory, with this access for peers.
     fn with_access(self, access: Access) -> WithAccess {
         WithAccess { access, ..self.exposed() }
     }
 
-    /// The same memory, for these peers only: others are refused, even if they have its description.
-    /// A peer that comes again as a new run is another one.
+    /// Returns the same memory, for these peers only: others are refused, even if they have its description. A peer
+    /// that comes again as a new run is a different peer.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -53,18 +53,18 @@ pub trait Registrable: sealed::Sealed + Sized {
     }
 }
 
-/// Memory and what peers may do with it; see [`Registrable`].
+/// Memory with the access that peers get; see [`Registrable`].
 #[derive(Debug)]
 pub struct WithAccess {
     memory: RegionMemory,
     access: Access,
-    /// If not for all.
+    /// Set if not all peers may use it.
     granted: Option<Arc<[InstanceId]>>,
 }
 
 mod sealed {
     pub trait Sealed {
-        /// With the access that it has unless told otherwise.
+        /// Returns the memory with its access, which is the default unless it was set.
         fn exposed(self) -> super::WithAccess;
     }
 }

@@ -1,4 +1,4 @@
-//! What to move: built once, checked once, posted any number of times.
+//! Description of a transfer: built once, checked once, posted any number of times.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,11 +20,10 @@ use crate::memory::remote_region::RemoteSlice;
 use crate::path::choose::choose;
 use crate::path::request::PathRequest;
 
-/// A transfer to be prepared: a peer, what is done, and which bytes.
+/// A transfer to be prepared: the peer, the operation, and the bytes.
 ///
-/// What is done is in the type, so a request takes only what its operation has a use for: a write
-/// and a read take pairs of slices, a send and a receive take slices of this engine, and a
-/// notification goes with a write alone.
+/// The operation is part of the type, so a request takes only what its operation can use: a write and a read take pairs
+/// of slices, a send and a receive take slices of this engine, and only a write takes a notification.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -41,7 +40,7 @@ use crate::path::request::PathRequest;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What an operation can't have does not compile:
+/// Parts that an operation can't have do not compile:
 ///
 /// ```compile_fail
 /// # use polyrail::{Peer, RegionSlice, Request};
@@ -55,23 +54,23 @@ pub struct Request<O: Operation> {
     operation: PhantomData<O>,
 }
 
-/// Bytes from here into the peer's memory; see [`Request::write`].
+/// Operation that moves bytes from here into the peer's memory; see [`Request::write`].
 #[derive(Clone, Copy, Debug)]
 pub struct Write;
 
-/// Bytes from the peer's memory to here; see [`Request::read`].
+/// Operation that moves bytes from the peer's memory to here; see [`Request::read`].
 #[derive(Clone, Copy, Debug)]
 pub struct Read;
 
-/// A message to the peer; see [`Request::send`].
+/// Operation that sends a message to the peer; see [`Request::send`].
 #[derive(Clone, Copy, Debug)]
 pub struct Send;
 
-/// Room for a message from the peer; see [`Request::receive`].
+/// Operation that makes room for a message from the peer; see [`Request::receive`].
 #[derive(Clone, Copy, Debug)]
 pub struct Receive;
 
-/// What a [`Request`] does: [`Write`], [`Read`], [`Send`] or [`Receive`].
+/// The operation of a [`Request`]: [`Write`], [`Read`], [`Send`] or [`Receive`].
 pub trait Operation: sealed::Sealed {}
 
 /// An operation that names memory of both ends: [`Write`] and [`Read`]; see [`Request`].
@@ -97,7 +96,7 @@ mod sealed {
     impl Sealed for super::Receive {}
 }
 
-/// A request, whatever it does.
+/// A request with any operation.
 #[derive(Clone)]
 pub(crate) struct Spec {
     peer: Peer,
@@ -118,20 +117,19 @@ impl<O: Operation> fmt::Debug for Request<O> {
 }
 
 impl Request<Write> {
-    /// Bytes from here into the peer's memory.
+    /// Makes a request that writes bytes from here into the peer's memory.
     pub fn write(peer: &Peer) -> Self {
         Self::new(peer, OpKind::Write)
     }
 
-    /// Bytes that the peer gets by [`crate::Engine::next_notification`] or its like once all bytes of
-    /// the write are in place. At most 64 KiB. Each post brings it, unless
-    /// [`crate::PreparedTransfer::post_with`] gives another one. Notifications have no order among each
-    /// other.
+    /// Sets the bytes that the peer gets by [`crate::Engine::next_notification`] and similar calls once all bytes of
+    /// the write are in place. At most 64 KiB. Each post sends them, unless [`crate::PreparedTransfer::post_with`]
+    /// gives others. Notifications have no order among each other.
     ///
     /// A notification never comes after the end of its transfer. When the transfer is done, the notification is in the
     /// peer's inbox, or its observer has returned. When the transfer has failed, the peer may have got the notification
-    /// before that, and does not get it later. Only the loss of the peer ([`crate::TransferError::PeerLost`]) leaves open
-    /// what still happens there.
+    /// before that, and does not get it later. Only the loss of the peer ([`crate::TransferError::PeerLost`]) leaves
+    /// open what still happens there.
     #[must_use]
     pub fn notification(mut self, bytes: Vec<u8>) -> Self {
         self.spec.notification = Some(bytes);
@@ -140,37 +138,36 @@ impl Request<Write> {
 }
 
 impl Request<Read> {
-    /// Bytes from the peer's memory to here.
+    /// Makes a request that reads bytes from the peer's memory to here.
     pub fn read(peer: &Peer) -> Self {
         Self::new(peer, OpKind::Read)
     }
 }
 
 impl Request<Send> {
-    /// A message that fills the peer's oldest receive of this tag. It waits for that receive.
+    /// Makes a request for a message that fills the peer's oldest receive of this tag. It waits for that receive.
     pub fn send(peer: &Peer, tag: u64) -> Self {
         Self::new(peer, OpKind::Send { tag })
     }
 }
 
 impl Request<Receive> {
-    /// Room for a message of this tag from the peer. It waits for one, whatever becomes of sends that
-    /// end before they meet it: give it a timeout, or cancel it, if none may come.
+    /// Makes a request for room for a message of this tag from the peer. It waits for one, even if sends end before
+    /// they meet it: set a timeout, or cancel it, if none may come.
     pub fn receive(peer: &Peer, tag: u64) -> Self {
         Self::new(peer, OpKind::Receive { tag })
     }
 }
 
 impl<O: OneSided> Request<O> {
-    /// A part of it; both slices have the same length. Segments that continue each other on both
-    /// sides are merged.
+    /// Adds a part; both slices have the same length. Segments that continue each other on both sides are merged.
     #[must_use]
     pub fn segment(mut self, local: RegionSlice, remote: RemoteSlice) -> Self {
         self.spec.pairs.push((local, remote));
         self
     }
 
-    /// Many parts; 100,000 and more are fine.
+    /// Adds many parts; 100,000 and more are fine.
     #[must_use]
     pub fn segments(
         mut self,
@@ -182,14 +179,14 @@ impl<O: OneSided> Request<O> {
 }
 
 impl<O: TwoSided> Request<O> {
-    /// A part of the message, in the order of its bytes.
+    /// Adds a part of the message, in the order of its bytes.
     #[must_use]
     pub fn local(mut self, local: RegionSlice) -> Self {
         self.spec.locals.push(local);
         self
     }
 
-    /// Many parts of the message. A receive has at most 1024 after merging.
+    /// Adds many parts of the message. A receive has at most 1024 after merging.
     #[must_use]
     pub fn locals(mut self, locals: impl IntoIterator<Item = RegionSlice>) -> Self {
         self.spec.locals.extend(locals);
@@ -198,18 +195,18 @@ impl<O: TwoSided> Request<O> {
 }
 
 impl<O: Operation> Request<O> {
-    /// The transfer fails if it is not complete after this time, which counts from each post. Without
-    /// it there is no limit; a peer without progress is given up after `peer_timeout_ms`. A write or a send that has begun is over once the peer confirms that nothing of it
-    /// lands or is delivered any more; while no rail reaches the peer, that is when the peer is given up
-    /// (`peer_timeout_ms`) at the latest.
+    /// Sets the time after which an incomplete transfer fails, counted from each post. Without it there is no limit; a
+    /// peer without progress is given up after `peer_timeout_ms`. A write or a send that has begun is over once the
+    /// peer confirms that nothing of it lands or is delivered any more; while no rail reaches the peer, that is when
+    /// the peer is given up (`peer_timeout_ms`) at the latest.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.spec.timeout = Some(timeout);
         self
     }
 
-    /// Calls this when a post of it is over, once for each; so nobody has to ask. The
-    /// [`crate::Transfer`] still has to be kept or detached. [`OnEnd`] says on which thread, and what
+    /// Sets a callback that is called once for each post, when that is over, so that no polling is needed. The
+    /// [`crate::Transfer`] still has to be kept or detached. [`OnEnd`] describes on which thread it is called, and what
     /// may be done there.
     ///
     /// ```
@@ -229,8 +226,8 @@ impl<O: Operation> Request<O> {
         self.tell(Arc::new(Closure(tell)), 0)
     }
 
-    /// Like [`Self::on_end`] for one target of many requests, which tells them apart by the token:
-    /// nothing is allocated for it.
+    /// Like [`Self::on_end`], for one target of many requests, which distinguishes them by the token: nothing is
+    /// allocated for a request.
     #[must_use]
     pub fn tell(mut self, target: Arc<dyn OnEnd>, token: u64) -> Self {
         self.spec.listener = Some(EndListener { target: Users::new(target), token });
@@ -252,7 +249,7 @@ impl<O: Operation> Request<O> {
 }
 
 impl Spec {
-    /// Whether any part of it is in a device's memory, here or at the peer.
+    /// Whether any part is in a device's memory, here or at the peer.
     pub(crate) fn touches_device(&self) -> bool {
         let locals = self.locals.iter().chain(self.pairs.iter().map(|(local, _)| local));
         self.pairs.iter().any(|(_, remote)| remote.region.is_on_device())
@@ -344,8 +341,8 @@ impl Spec {
         Ok(segments)
     }
 
-    /// Local slices one after the other; the remote side is filled in when the match is known, so
-    /// it is given as one stretch.
+    /// Makes segments of the local slices, one after the other. The remote side is known only after the match, so it is
+    /// given as one contiguous range.
     fn local_segments(&self, regions: &mut RegionList) -> Result<Segments, PostError> {
         let mut at = 0;
         let mut segments = Segments::with_capacity(self.locals.len());
@@ -363,7 +360,8 @@ impl Spec {
         Ok(segments)
     }
 
-    /// Bytes land by the key of a region of this engine, and no other engine's key leads there.
+    /// Checks that the slice is of this engine's memory: received bytes land by the key of a region, and another
+    /// engine's key leads nowhere here.
     fn check_own(&self, index: usize, local: &RegionSlice) -> Result<(), PostError> {
         let (owner, engine) = (local.region.owner, self.peer.shared.engine);
         if owner == engine || owner == NOBODY && self.kind.sends() {

@@ -1,4 +1,4 @@
-//! What asynchronous programs await, and what other loops poll.
+//! Futures for asynchronous programs, and the descriptor that other event loops poll.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -12,7 +12,7 @@ use crate::api::engine::{Engine, Peer};
 use crate::engine::inbox::Notification;
 use crate::engine::tasks::{Bell, TaskPlace};
 
-/// The next notification, by [`Engine::next_notification`]; [`Engine::accept`] has an example.
+/// The next notification, returned by [`Engine::next_notification`]; [`Engine::accept`] has an example.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct NextNotification<'a> {
     engine: &'a Engine,
@@ -26,11 +26,11 @@ pub struct Accept<'a> {
     place: TaskPlace,
 }
 
-/// A descriptor for loops that poll: readable once something has happened; see [`Engine::events`].
+/// A descriptor for loops that poll: readable once an event has happened; see [`Engine::events`].
 ///
-/// It is level-triggered and stays readable until [`Events::clear`] arms it again. Clear first and
-/// look then at all that you wait for, as here; what happens in between makes it readable again.
-/// The other way round, what happens between the look and the clearing would be lost.
+/// Level-triggered: it stays readable until [`Events::clear`] arms it again. Clear first, and then check all that you
+/// wait for, as in the example; events in between make it readable again. In the reverse order, events between the
+/// check and the clearing would be lost.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -52,9 +52,9 @@ pub struct Accept<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Each has a descriptor of its own, so several loops may each have one. It may be used from any
-/// thread. With `progress = caller` nothing makes it readable unless somebody calls the engine: such
-/// loops have to call [`Engine::progress`] as long as they wait for something.
+/// Each `Events` has its own descriptor, so several loops may each have one. It may be used from any thread. With
+/// `progress = caller` the descriptor becomes readable only while the program calls the engine: such loops have to call
+/// [`Engine::progress`] as long as they wait for something.
 pub struct Events {
     bell: Arc<Bell>,
     original: Arc<Original>,
@@ -127,9 +127,9 @@ impl Events {
         Self { bell, original }
     }
 
-    /// Arms it again: from now on it is not readable, until something else happens. Never blocks.
+    /// Arms the descriptor again: it is not readable until the next event. Never blocks.
     pub fn clear(&self) {
-        // The descriptor of a forked process is the original's.
+        // A forked process shares the original's descriptor.
         if !self.original.is_copy() {
             self.bell.clear();
         }
@@ -139,7 +139,8 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         if self.original.is_copy() {
-            // The last of a bell takes it from a list, by a lock that may be held for ever.
+            // Dropping the last handle of a bell takes it from a list, under a lock that may be held and never
+            // released.
             std::mem::forget(self.bell.clone());
         }
     }

@@ -52,7 +52,7 @@ pub struct Transfer {
     detached: bool,
 }
 
-/// How long a waiting call polls while devices copy; after that a proxy tells it.
+/// Time for which a waiting call polls while devices copy; after that a proxy polls for it.
 const COPY_SPIN: Duration = Duration::from_millis(20);
 
 impl Transfer {
@@ -60,34 +60,34 @@ impl Transfer {
         Self { op, engine, detached: false }
     }
 
-    /// How it ended, `None` while it is under way. Never blocks; with `progress = caller` it also
+    /// Returns how the transfer ended, `None` while it is under way. Never blocks; with `progress = caller` it also
     /// moves data.
     pub fn try_wait(&self) -> Option<Result<Outcome, TransferError>> {
         if !self.op.is_over() && !self.engine.is_forked() {
             self.engine.help();
             self.op.end_if_copied();
             if self.op.copy_trouble().is_some() {
-                // A proxy gives it to the rails.
+                // A proxy sends it over the rails instead.
                 self.engine.watch_copies(&self.op);
             }
         }
         self.result()
     }
 
-    /// Whether it is over, for better or worse.
+    /// Whether the transfer is over, with success or failure.
     pub fn is_over(&self) -> bool {
         self.try_wait().is_some()
     }
 
-    /// Waits until it is over, at most `timeout`, and says how it ended. `None`: it goes on, and may
-    /// be waited for again.
+    /// Waits until the transfer is over, at most `timeout`, and returns how it ended. `None`: it is still under way,
+    /// and may be waited for again.
     pub fn wait(&self, timeout: Duration) -> Option<Result<Outcome, TransferError>> {
-        // Far in the future if the timeout is absurd.
+        // No limit if the sum overflows.
         self.wait_until(Instant::now().checked_add(timeout))
     }
 
-    /// Waits until it is over, however long that takes. [`crate::Request::timeout`] bounds it, and for
-    /// a peer that is gone `peer_timeout_ms`.
+    /// Waits until the transfer is over, without a limit. [`crate::Request::timeout`] bounds it, and for a peer that is
+    /// gone `peer_timeout_ms`.
     pub fn join(&self) -> Result<Outcome, TransferError> {
         loop {
             if let Some(result) = self.wait_until(None) {
@@ -110,7 +110,7 @@ impl Transfer {
         self.engine.wait_until(
             until,
             || {
-                // Also where no proxy looks any more, because the engine has closed.
+                // Also here, since no proxy looks once the engine has closed.
                 self.op.end_if_copied();
                 self.op.is_over()
             },
@@ -128,9 +128,9 @@ impl Transfer {
         }
     }
 
-    /// Where CPUs copy it: copies with this thread what it waits for, and what comes before that.
+    /// Copies with this thread, where CPUs copy: the transfer, and the jobs before it.
     fn help_copying(&self, until: Option<Instant>) {
-        // What a device is needed for may take long: only who waits for that without a limit does it.
+        // Pieces that need a device may take long: only a wait without a limit copies those.
         let may_wait = until.is_none() && self.op.prepared.touches_device;
         while self.op.is_copying_by_cpus()
             && until.is_none_or(|until| Instant::now() < until)
@@ -138,7 +138,7 @@ impl Transfer {
         {}
     }
 
-    /// Where devices copy from end to end: polls, since they tell nobody when they are done.
+    /// Polls, where devices copy from end to end: devices send no event when they are done.
     fn wait_copied(&self, limit: Duration) {
         if !self.op.is_copying() || !self.op.ends_with_copies() {
             return;
@@ -150,33 +150,33 @@ impl Transfer {
         }
     }
 
-    /// Asks for an early end and returns at once. It is over when [`Self::wait`] says so: after
-    /// that, no byte of it is read here or lands at the peer, and its notification does not come. It may still turn out
+    /// Requests an early end and returns at once. The transfer is over when [`Self::wait`] returns its result: after
+    /// that, no byte of it is read here or lands at the peer, and its notification does not come. It may still
     /// complete. The peer has to confirm; while no rail reaches it, that may take until it is given up.
     ///
-    /// A receive may be over before the peer has heard of its end. A send that met it there meanwhile is refused
+    /// A receive may be over before the peer learns of its end. A send that met it there meanwhile is refused
     /// ([`RefusalCode::NotExpected`](crate::RefusalCode::NotExpected)), as no byte of it may land any more; it does not
     /// wait for the next receive of its tag.
     pub fn cancel(&self) {
         self.engine.cancel(&self.op);
     }
 
-    /// Lets it go on by itself; nobody learns how it ends.
+    /// Lets the transfer go on by itself; its result is not reported.
     pub fn detach(mut self) {
         self.detached = true;
         self.engine.watch_copies(&self.op);
     }
 
-    /// Payload bytes of the parts that are complete (a read of many segments has several).
+    /// Returns the payload bytes of the parts that are complete (a read of many segments has several).
     pub fn bytes_done(&self) -> u64 {
         self.op.bytes_done()
     }
 }
 
-/// Ready when it is over. It is woken by whoever ends it, and needs no runtime in particular.
+/// Resolves when the transfer is over. The thread that ends it wakes the task; any runtime works.
 ///
-/// With `progress = caller` each poll moves data, and asks to be polled again at once: the thread
-/// that awaits is the one that polls, as one that waits would.
+/// With `progress = caller` each poll moves data, and asks to be polled again at once: the awaiting thread keeps
+/// polling, as a waiting thread would.
 impl Future for Transfer {
     type Output = Result<Outcome, TransferError>;
 
@@ -185,7 +185,7 @@ impl Future for Transfer {
             return Poll::Ready(result);
         }
         if self.op.poll(context.waker()).is_pending() {
-            // Devices tell nobody when they have copied.
+            // Devices send no event when they have copied.
             self.engine.watch_copies(&self.op);
             self.engine.poll_again(context.waker());
         }

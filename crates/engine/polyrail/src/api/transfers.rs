@@ -1,4 +1,4 @@
-//! Transfers begin: each operation with one call, and requests that are prepared once and posted often.
+//! Start of transfers: each operation with one call, and requests that are prepared once and posted often.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ impl Engine {
         self.post(Request::receive(peer, tag).local(local.clone()))
     }
 
-    /// Sends a notification of its own. No order is promised between notifications.
+    /// Sends a notification without a transfer. No order is promised between notifications.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]
@@ -127,7 +127,7 @@ impl Engine {
         Ok(PreparedTransfer { prepared, engine: self.clone() })
     }
 
-    /// Prepares a request and posts it, for one that is posted once.
+    /// Prepares a request and posts it, for a request that is posted once.
     pub fn post<O: Operation>(&self, request: Request<O>) -> Result<Transfer, PostError> {
         let shared = self.shared();
         let prepared = Arc::new(Prepared::new(shared, request.spec)?);

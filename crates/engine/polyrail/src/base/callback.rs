@@ -1,9 +1,9 @@
-//! The boundary to the user's own code: observers, mailboxes, and whoever is told of ends. A panic
-//! there is the user's, and must not take a thread of the engine with it.
+//! The boundary to the user's own code: observers, mailboxes, and callbacks that receive completions. A panic there
+//! must not take a thread of the engine with it.
 //!
-//! The thread that drops the last owner of a user's object runs its `Drop`, which is the user's
-//! code, too: a closure may hold a transfer or the engine itself. That drop waits until the thread
-//! holds no lock that this code may ask for ([`Users`], [`HoldsUserLock`]).
+//! The thread that drops the last owner of a user's object runs its `Drop`, which is the user's code, too: a closure
+//! may hold a transfer or the engine itself. That drop waits until the thread holds no lock that this code may take
+//! ([`Users`], [`HoldsUserLock`]).
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -17,9 +17,9 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// Locks that this thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
-    /// Whether anything waits in `ENDED`.
+    /// Whether `ENDED` holds anything.
     static ANY_ENDED: Cell<bool> = const { Cell::new(false) };
-    /// What ends once this thread holds no lock.
+    /// Objects to drop once this thread holds no lock.
     static ENDED: RefCell<Vec<Box<dyn Anything>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -27,7 +27,7 @@ trait Anything {}
 
 impl<T> Anything for T {}
 
-/// What belongs to the user.
+/// A value that belongs to the user.
 #[derive(Clone)]
 pub(crate) struct Users<T: 'static>(Option<T>);
 
@@ -57,7 +57,7 @@ impl<T> Drop for Users<T> {
     }
 }
 
-/// Ends what belongs to the user.
+/// Drops a user's value, and catches its panic.
 fn end<T>(value: T) {
     let _inside = Inside::begin();
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
@@ -66,15 +66,15 @@ fn end<T>(value: T) {
     }
 }
 
-/// What a panic carries may panic at its own end; then it never ends.
+/// Drops a panic's payload. If that panics as well, the second payload is leaked.
 fn forget(panic: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(another);
     }
 }
 
-/// Says for as long as it lives that this thread holds a lock which the user's code may ask for.
-/// The end of the outermost one drops the user's objects ([`Users`]) that have no owner left.
+/// Marks, for as long as it lives, that this thread holds a lock which the user's code may take. The end of the
+/// outermost one drops the user's objects ([`Users`]) that have no owner left.
 pub(crate) struct HoldsUserLock(PhantomData<*const ()>);
 
 impl HoldsUserLock {
@@ -87,20 +87,20 @@ impl HoldsUserLock {
 impl Drop for HoldsUserLock {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
-        // The end of one may let go of others, which end at once.
+        // Dropping one object may drop others: HELD is 0, so those end at once.
         if HELD.get() == 0 && ANY_ENDED.replace(false) {
             ENDED.take().into_iter().for_each(end);
         }
     }
 }
 
-/// Calls the user's code, and counts what goes wrong there.
+/// Calls the user's code, and counts its panics.
 #[derive(Debug, Default)]
 pub(crate) struct Callbacks {
     panics: AtomicU64,
 }
 
-/// Says for as long as it lives that this thread is in the user's code.
+/// Marks, for as long as it lives, that this thread is in the user's code.
 struct Inside;
 
 /// Whether this thread is in a call of the user's code.
@@ -126,10 +126,10 @@ impl Callbacks {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// What the user's code returns; `None` if it panics.
+    /// Returns the result of the user's code, or `None` if it panics.
     pub(crate) fn call<T>(&self, what: &str, callback: impl FnOnce() -> T) -> Option<T> {
         let _inside = Inside::begin();
-        // What the user's code has left in disorder is the user's; of the engine it has nothing.
+        // A panic can leave only the user's own state inconsistent: the closure holds none of the engine's.
         match catch_unwind(AssertUnwindSafe(callback)) {
             Ok(returned) => Some(returned),
             Err(panic) => {

@@ -1,4 +1,4 @@
-//! Certificates from files, read again when they were renewed.
+//! Certificates from files, read again after they were renewed.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
-use polyrail_config::{NamePattern, Settings, expand_file_name, parse_names};
+use polyrail_config::{NamePattern, Settings, debug_as_text, expand_file_name, parse_names};
 use polyrail_secure::{
     CertificateError, CertificateFileError, Certified, Files, Policy, PublicKey, Role, UnixSeconds,
 };
@@ -18,13 +18,13 @@ use zeroize::Zeroizing;
 
 use crate::base::secret_file::{SecretFileError, read_private};
 
-/// The most bytes of a file with certificates.
+/// Maximum size in bytes of a file with certificates.
 const FILE_MAX: u64 = 256 << 10;
-/// How often files are looked at, at most: strangers cause it, too.
+/// Minimum time between two looks at the files: unauthenticated clients cause them, too.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why the files of a certificate are not taken.
-#[derive(Debug, Error)]
+/// Reason why the files of a certificate are refused.
+#[derive(Error)]
 #[non_exhaustive]
 pub enum CertificatesError {
     /// A file can't be read.
@@ -34,26 +34,26 @@ pub enum CertificatesError {
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The private key can't be read, or others could read it, too.
     #[error("certificate_key_file {0}")]
     Key(SecretFileError),
-    /// What is in a file.
+    /// The content of a file is wrong.
     #[error("{setting} {}: {why}", path.display())]
     Content {
         /// `certificate_file`, `certificate_key_file` or `trust_file`.
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: CertificateFileError,
     },
 }
 
 impl CertificatesError {
-    /// What to do about it.
+    /// Returns advice on a fix.
     pub fn help(&self) -> &'static str {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
@@ -95,10 +95,12 @@ impl CertificatesError {
     }
 }
 
+debug_as_text!(CertificatesError, |error| Some(error.help().to_owned()));
+
 const NO_CERTIFICATE: &str = "the file has no line `-----BEGIN CERTIFICATE-----`: a key is none, and `openssl x509 -inform der -in \
      FILE` makes PEM of one in DER";
 
-/// Where an engine's certificate is, and what of it is known.
+/// The files of an engine's certificate, and the state of the last look at them.
 pub(crate) struct CertificateFiles {
     chain: PathBuf,
     key: PathBuf,
@@ -106,19 +108,19 @@ pub(crate) struct CertificateFiles {
     /// The engine's key, which the certificate's owner vouches for.
     engine: PublicKey,
     policy: Arc<dyn Policy>,
-    /// Tells texts apart, and keeps none of them.
+    /// Hashes the texts, so that none of them is kept.
     hasher: RandomState,
     seen: Mutex<Seen>,
 }
 
-/// What was read last.
+/// State of the last look at the files.
 struct Seen {
     looked: Instant,
-    /// Of the files that are in use.
+    /// Mark of the files in use.
     in_use: u64,
-    /// What was wrong when they were looked at last, and whether the log has it.
+    /// The fault of the last look, and whether it was logged.
     trouble: Option<(String, bool)>,
-    /// The log has it that the certificate does not hold any more.
+    /// Set once the log says that the certificate has expired.
     told_of_end: bool,
 }
 
@@ -129,7 +131,7 @@ struct Texts {
     trust: Vec<u8>,
 }
 
-/// Who may connect, by the settings and the clock.
+/// Rules on who may connect, from the settings and the clock.
 struct Rules {
     allowed: Vec<NamePattern>,
 }
@@ -137,7 +139,7 @@ struct Rules {
 impl Policy for Rules {
     fn now(&self) -> UnixSeconds {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        // Before 1970 nothing is valid yet.
+        // Before 1970 no certificate is valid yet.
         UnixSeconds(since.unwrap_or_default().as_secs())
     }
 
@@ -147,13 +149,13 @@ impl Policy for Rules {
 }
 
 impl CertificateFiles {
-    /// Those of the settings, if there are any, with what they hold.
+    /// Opens the files of the settings, if there are any. Returns them with their content.
     pub(crate) fn open(
         settings: &Settings,
         engine: PublicKey,
         host: &str,
     ) -> Result<Option<(Self, Arc<Certified>)>, CertificatesError> {
-        // The configuration has all of them or none.
+        // The configuration has all three or none.
         if settings.certificate_file.is_empty() {
             return Ok(None);
         }
@@ -181,8 +183,8 @@ impl CertificateFiles {
         Ok(Some((files, certified)))
     }
 
-    /// What the files hold now, if that is new and can be used. What can't leaves things as they are.
-    /// `current`: what is in use.
+    /// Returns the content of the files if it is new and can be used. A fault changes nothing. `current`: the
+    /// certificate in use.
     pub(crate) fn renewed(&self, current: Option<&Certified>) -> Option<Arc<Certified>> {
         let mut seen = self.seen.lock();
         if seen.looked.elapsed() < LOOK_AGAIN {
@@ -214,7 +216,7 @@ impl CertificateFiles {
         }
     }
 
-    /// Where the engine's own certificate is.
+    /// Path of the engine's own certificate.
     pub(crate) fn file(&self) -> &Path {
         &self.chain
     }
@@ -242,15 +244,15 @@ impl CertificateFiles {
         })
     }
 
-    /// A number for these texts: other texts have another one.
+    /// Hash of these texts, which tells them apart from others.
     fn mark(&self, texts: &Texts) -> u64 {
         self.hasher.hash_one((&texts.chain, &*texts.key, &texts.trust))
     }
 }
 
 impl Seen {
-    /// The files can't be used. They are not written all at once, so the first look may have come in
-    /// between.
+    /// Notes a fault of the files. They are not written all at once, so a look may come in between: only a second look
+    /// with the same fault logs it.
     fn note(&mut self, text: String) {
         match &mut self.trouble {
             Some((known, told)) if *known == text => {
@@ -264,7 +266,7 @@ impl Seen {
         }
     }
 
-    /// Tells once that the certificate in use does not hold any more.
+    /// Logs once that the certificate in use has expired.
     fn watch_end(&mut self, current: &Certified, file: &Path) {
         if self.told_of_end {
             return;
@@ -283,7 +285,7 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, CertificatesError
     read_opened(setting, path, file)
 }
 
-/// Reads the CAs. Who can write that file decides who may connect.
+/// Reads the CAs. A user who can write this file decides who may connect, so only the owner may write it.
 fn read_trust(path: &Path) -> Result<Vec<u8>, CertificatesError> {
     let setting = "trust_file";
     let failed = |source| CertificatesError::Read { setting, path: path.to_owned(), source };

@@ -1,9 +1,9 @@
-//! Whether a thread is in a pass of a proxy.
+//! Marks threads that are in a pass of a proxy.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether this thread is in a pass: what it waits for may have to come by the same proxy.
+    /// Set while this thread is in a pass. Then the event it waits for may need this same proxy to arrive.
     static DRIVING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -12,7 +12,7 @@ pub(crate) fn is_driving() -> bool {
     DRIVING.get()
 }
 
-/// Says for as long as it lives that this thread is in a pass.
+/// Marks, for as long as it lives, that this thread is in a pass.
 pub(crate) struct Driving(bool);
 
 impl Driving {

@@ -1,5 +1,4 @@
-//! What can go wrong with an engine and its memory; `polyrail_proto::error` has what can with a peer. `explain` says
-//! what helps.
+//! Errors of an engine and its memory; `polyrail_proto::error` has those of peers. `explain` adds advice.
 
 mod explain;
 
@@ -9,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use polyrail_config::{Config, ConfigError, Origin};
+use polyrail_config::{Config, ConfigError, Origin, debug_as_text};
 use polyrail_gpu::GpuError;
 use polyrail_sys::files::regular_file;
 use thiserror::Error;
@@ -18,7 +17,7 @@ use crate::base::certificate_files::CertificatesError;
 use crate::base::secret_file::SecretFileError;
 
 /// An engine can't start.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// The configuration is wrong.
@@ -29,15 +28,15 @@ pub enum EngineError {
     Rails {
         /// The value of the setting.
         spec: String,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
-        /// What is wrong with it.
+        /// The fault of the value.
         why: String,
-        /// Whether another value mends it; otherwise this machine lacks something.
+        /// Set if the value is at fault; otherwise this machine lacks something.
         is_wrong: bool,
-        /// What could stand there: the interfaces, the form of a plugin, or how many rails.
+        /// Allowed values: the interfaces, the form of a plugin, or a number of rails.
         allowed: String,
-        /// What to do about it.
+        /// Advice on a fix.
         remedy: String,
     },
     /// The plugin that `rails` names can't be hosted.
@@ -45,11 +44,11 @@ pub enum EngineError {
     Plugin {
         /// The value of the setting.
         spec: String,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
-        /// What is wrong with it.
+        /// The fault of the plugin.
         why: String,
-        /// What to do about it, if that is known.
+        /// Advice on a fix, if one is known.
         remedy: Option<String>,
     },
     /// The name of the engine can't be shown to peers.
@@ -65,9 +64,9 @@ pub enum EngineError {
     NotHosted {
         /// The other setting.
         setting: &'static str,
-        /// Its value.
+        /// Value of the other setting.
         value: &'static str,
-        /// What it may be.
+        /// Allowed values of the other setting.
         allowed: &'static str,
     },
     /// A rail can't listen.
@@ -77,7 +76,7 @@ pub enum EngineError {
         rail: String,
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel does not know the congestion control.
@@ -85,21 +84,21 @@ pub enum EngineError {
     Congestion {
         /// The value of the setting.
         got: String,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
-        /// What this user may use.
+        /// Congestion controls that this user may use.
         known: String,
     },
-    /// The kernel has the congestion control, and this user may not use it.
+    /// The kernel has the congestion control, but this user may not use it.
     #[error("congestion = `{got}` ({}): this user may not use it; allowed: auto, system, {known}", origin.place())]
     CongestionDenied {
         /// The value of the setting.
         got: String,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
-        /// What this user may use.
+        /// Congestion controls that this user may use.
         known: String,
-        /// The command by which an administrator allows it.
+        /// The command with which an administrator allows it.
         line: String,
     },
     /// Bindings name CPUs that this process may not use.
@@ -109,15 +108,15 @@ pub enum EngineError {
         setting: &'static str,
         /// The value of the setting.
         got: String,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
         /// CPUs of this process.
         allowed: String,
     },
-    /// `secret_file` is not one that can be used.
+    /// `secret_file` can't be used.
     #[error("secret_file {0}")]
     Secrets(SecretFileError),
-    /// The files of the certificate are not ones that can be used.
+    /// The files of the certificate can't be used.
     #[error(transparent)]
     Certificates(CertificatesError),
     /// Metrics can't be served where `metrics_listen` says.
@@ -125,16 +124,16 @@ pub enum EngineError {
     Metrics {
         /// The value of the setting.
         value: String,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
-        /// What it may be.
+        /// Allowed values.
         allowed: &'static str,
-        /// What to do about it.
+        /// Advice on a fix.
         remedy: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file that the engine is to write can't be written.
+    /// An output file of the engine can't be written.
     #[error("{setting} = `{}` ({}): can't be opened for writing: {source}{}",
         path.display(), origin.place(), regular_file::allowed_for_writing(source))]
     Output {
@@ -142,17 +141,17 @@ pub enum EngineError {
         setting: &'static str,
         /// The file, with its marks filled in.
         path: PathBuf,
-        /// Where the value came from.
+        /// Origin of the value.
         origin: Box<Origin>,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused something else.
+    /// Another system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// This process is a copy of the one that built the engine.
@@ -160,13 +159,13 @@ pub enum EngineError {
     Forked,
 }
 
-/// Where the value of a setting came from.
+/// Returns the origin of a setting's value.
 pub(crate) fn origin_of(config: &Config, setting: &str) -> Box<Origin> {
     Box::new(config.origin(setting).cloned().unwrap_or(Origin::Default))
 }
 
 /// A region can't be registered, described or cut.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// A range is not inside the region.
@@ -185,7 +184,7 @@ pub enum RegionError {
     /// The bytes are not a region's description.
     #[error("not a region description: {what}")]
     Description {
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// The first or the last byte of the memory can't be read by the CPU.
@@ -195,7 +194,7 @@ pub enum RegionError {
     NotThere {
         /// The address of the first byte.
         base: usize,
-        /// How many bytes were to be registered.
+        /// Bytes to register.
         len: u64,
         /// The address that can't be read.
         at: usize,
@@ -209,11 +208,26 @@ pub enum RegionError {
         len: u64,
         /// The first address that does not allow it.
         at: usize,
-        /// What peers may do: `read`, `write`, or `read and write`.
+        /// Rights that peers were to get: `read`, `write`, or `read and write`.
         needs: &'static str,
-        /// What the mapping allows, such as `mapped read-only`.
+        /// Rights of the mapping, such as `mapped read-only`.
         allows: &'static str,
     },
+    /// Bytes can't be read from a file or written to one.
+    #[error("the file, from byte {at} on: {reason}")]
+    File {
+        /// Offset in the file of the block that failed. A call moves at most 8 MiB at a time.
+        at: u64,
+        /// The kind of the system's error.
+        kind: io::ErrorKind,
+        /// The system's error.
+        reason: String,
+    },
+    /// The memory belongs to a file, and the engine has rails of a plugin.
+    #[error(
+        "memory of a file can't be registered with rails of a plugin, which touches the bytes itself"
+    )]
+    FileWithPlugin,
     /// The registration table is full.
     #[error("{limit} regions are registered, no more are possible")]
     TooMany {
@@ -223,7 +237,7 @@ pub enum RegionError {
     /// The system gave no random bits for the key.
     #[error("the system gave no random bits for a key")]
     Randomness,
-    /// A device, or its driver, did not do what was asked.
+    /// A device, or its driver, failed.
     #[error(transparent)]
     Device(#[from] GpuError),
     /// The engine is closed.
@@ -233,3 +247,41 @@ pub enum RegionError {
     #[error("the engine belongs to the process that this one was forked from")]
     Forked,
 }
+
+debug_as_text!(
+    EngineError {
+        Config,
+        Rails,
+        Plugin,
+        Name,
+        NotHosted,
+        Listen,
+        Congestion,
+        CongestionDenied,
+        Cpus,
+        Secrets,
+        Certificates,
+        Metrics,
+        Output,
+        System,
+        Forked,
+    },
+    Explain::help
+);
+debug_as_text!(
+    RegionError {
+        OutOfBounds,
+        Ended,
+        Description,
+        NotThere,
+        Protected,
+        File,
+        FileWithPlugin,
+        TooMany,
+        Randomness,
+        Device,
+        Closed,
+        Forked,
+    },
+    Explain::help
+);

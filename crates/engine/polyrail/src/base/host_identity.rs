@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 
 use polyrail_sys::interfaces::boot_id;
 
-/// This boot of this host. Where a container hides the kernel's number, a random one for this process: no other process
-/// has it, so engines of other processes count as on another host, and transfers between them take the rails.
+/// Identifies this boot of this host. Where a container hides the kernel's number, a random one for this process: no
+/// other process has it, so engines of other processes count as on another host, and transfers between them take the
+/// rails.
 ///
 /// # Errors
 /// The system gives no random bits.
@@ -28,7 +29,7 @@ pub(crate) fn host_identity() -> io::Result<u128> {
     }))
 }
 
-/// Bits that nobody can guess.
+/// Draws 128 bits that can't be guessed.
 pub(crate) fn random() -> io::Result<u128> {
     let draw = || getrandom::u64().map_err(io::Error::other);
     Ok(u128::from(draw()?) << 64 | u128::from(draw()?))

@@ -1,10 +1,10 @@
-//! Something that happens once, and that threads wait for.
+//! An event that happens once, and that threads wait for.
 
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Something that happens once.
+/// An event that happens once.
 #[derive(Default)]
 pub(crate) struct Latch {
     is_set: Mutex<bool>,

@@ -1,13 +1,13 @@
-//! Waiting for what nobody tells of.
+//! Waiting without a notification.
 
 use std::time::{Duration, Instant};
 
-/// How often a proxy looks whether a device has copied, or another thread left a system call.
+/// Interval at which a proxy checks whether a device has copied, or another thread has left a system call.
 pub(crate) const COPY_SLEEP: Duration = Duration::from_micros(20);
 
-/// Waits for somebody who is done in a moment, unless that thread has no CPU. To yield costs nothing
-/// then where CPUs are idle. Where they are short it costs a turn of every other thread, and some
-/// kernels take it for a wish to come last for seconds, so that is not done again and again.
+/// Waits for a thread that is done in a moment, unless it has no CPU. A yield costs nothing where CPUs are idle. Where
+/// they are short, each yield costs a turn of every other thread, and some kernels then run the caller last for
+/// seconds, so yields stop after `YIELDS_FOR`.
 #[derive(Default)]
 pub(crate) struct Pause {
     began: Option<Instant>,
@@ -26,8 +26,8 @@ impl Pause {
     }
 }
 
-/// Waits for what a device, or another thread in a system call, has begun: that takes microseconds,
-/// unless others keep the device busy. Then the CPU is left to them.
+/// Waits for an operation of a device, or of another thread in a system call. That takes microseconds, unless others
+/// keep the device busy. Then this thread sleeps and leaves the CPU to them.
 pub(crate) fn wait_patiently(mut is_over: impl FnMut() -> bool) {
     let mut pause = Pause::default();
     while !is_over() {

@@ -1,17 +1,17 @@
-//! Shared values whose memory is used again, since there are so many of them in a second.
+//! Shared values whose memory is reused, since many are made each second.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-/// A handle on a shared value, as [`Arc`] is one. When the last handle is dropped, so is the value, and its memory
-/// goes to the pool.
+/// A handle on a shared value, like [`Arc`]. Dropping the last handle drops the value, and returns its memory to the
+/// pool.
 ///
-/// The last two may be dropped at the same time. Then neither is seen to be the last, and the memory is freed.
+/// Two last handles that are dropped at the same time may each see the other. Then the memory is freed.
 pub(crate) struct Pooled<T: InPool>(Option<Arc<Option<T>>>);
 
-/// Memory for such values that none has.
+/// A pool of unused memory for such values.
 pub(crate) struct Spares<T>(ArrayQueue<Arc<Option<T>>>);
 
 /// A value that knows its pool.
@@ -20,7 +20,7 @@ pub(crate) trait InPool: Sized {
 }
 
 impl<T> Spares<T> {
-    /// A pool that keeps memory for at most so many values.
+    /// Makes a pool that keeps memory for at most `most` values.
     pub(crate) fn new(most: usize) -> Self {
         Self(ArrayQueue::new(most.max(1)))
     }
@@ -70,7 +70,7 @@ impl<T: InPool> Drop for Pooled<T> {
             return;
         }
         if let Some(value) = Arc::get_mut(&mut memory).and_then(Option::take) {
-            // If there is enough of it, it is freed.
+            // A full pool refuses it, which frees it.
             let _ = value.spares().0.push(memory);
         }
     }

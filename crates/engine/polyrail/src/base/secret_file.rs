@@ -4,27 +4,28 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use polyrail_config::debug_as_text;
 use polyrail_secure::{Secret, SecretsError, read_secrets};
 use polyrail_sys::files::regular_file;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// The most bytes of a file with secrets.
+/// Maximum size in bytes of a file with secrets.
 const FILE_MAX: u64 = 64 << 10;
 
-/// Why a secret file is not taken.
-#[derive(Debug, Error)]
+/// Reason why a secret file is refused.
+#[derive(Error)]
 #[non_exhaustive]
 pub enum SecretFileError {
-    /// It can't be read.
+    /// The file can't be read.
     #[error("{}: {source}{}", path.display(), regular_file::allowed(source))]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others may read it, or somebody else owns it.
+    /// Other users may read the file, or own it.
     #[error(
         "{}: mode {mode:04o} of user {owner}; allowed: a regular file of this user (or root) that \
          nobody else can read or write",
@@ -33,23 +34,23 @@ pub enum SecretFileError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// Permissions of the file.
         mode: u32,
-        /// Its owner.
+        /// Owner of the file.
         owner: u32,
     },
-    /// What is in it.
+    /// The content of the file is wrong.
     #[error("{}: {why}", path.display())]
     Text {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: SecretsError,
     },
 }
 
 impl SecretFileError {
-    /// What to do about it.
+    /// Returns advice on a fix.
     pub fn help(&self) -> &'static str {
         match self {
             Self::Read { .. } => {
@@ -64,7 +65,9 @@ impl SecretFileError {
     }
 }
 
-/// What helps where others may read a file, or own it.
+debug_as_text!(SecretFileError, |error| Some(error.help().to_owned()));
+
+/// Advice where other users may read a file, or own it.
 fn exposed_help(mode: u32, owner: u32) -> &'static str {
     let is_of_others = owner != 0 && regular_file::own_user().is_ok_and(|own| own != owner);
     match (is_of_others, mode & 0o077 == 0) {
@@ -87,11 +90,11 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<Secret>, SecretFileError> {
     read_secrets(text).map_err(|why| SecretFileError::Text { path: path.to_owned(), why })
 }
 
-/// Reads a file that nobody else may read or write.
+/// Reads a file that no other user may read or write.
 pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
     let failed = |source| SecretFileError::Read { path: path.to_owned(), source };
     let file = regular_file::open(path).map_err(failed)?;
-    // Of the opened file: nobody can put another one in its place any more.
+    // Metadata of the opened file, which can't be replaced any more.
     let facts = file.metadata().map_err(failed)?;
     let own = regular_file::own_user().map_err(failed)?;
     let is_private = facts.mode() & 0o077 == 0;
@@ -99,7 +102,7 @@ pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFile
         let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
         return Err(SecretFileError::Exposed { path: path.to_owned(), mode, owner });
     }
-    // As large as it can become: it leaves no copy where it grows.
+    // Full capacity from the start, so that growing leaves no copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize + 2));
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_MAX {
@@ -138,13 +141,13 @@ mod tests {
         let error = read_file(file("short", 0o600).path()).unwrap_err();
         assert!(matches!(error, SecretFileError::Text { .. }), "{error}");
         assert!(matches!(read_file(Path::new("/none")), Err(SecretFileError::Read { .. })));
-        // What a loss of power leaves, and what is no file of secrets.
+        // A file as a power loss leaves it, and one that isn't a file of secrets.
         let error = read_file(file(&"\0".repeat(64), 0o600).path()).unwrap_err().to_string();
         assert!(error.contains("the secret on line 1 is one character over and over"), "{error}");
         let error = read_file(file(&"# \n".repeat(1 << 15), 0o600).path()).unwrap_err().to_string();
         assert!(error.contains("it is longer than 64 KiB; allowed: "), "{error}");
         let folder = tempfile::tempdir().unwrap();
-        // Nobody ever writes to it: whoever opens it as a file would wait for ever.
+        // A pipe without a writer: opening it like a file would hang.
         let fifo = folder.path().join("fifo");
         mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
         for (path, what) in [(folder.path(), "a directory"), (&fifo, "a named pipe")] {

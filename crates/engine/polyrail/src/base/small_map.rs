@@ -1,19 +1,19 @@
-//! A map that mostly has few keys: a request names one region or two, and sometimes thousands.
+//! A map that mostly has few keys: a request names one or two regions, and sometimes thousands.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use smallvec::SmallVec;
 
-/// Up to so many keys a look at all of them is faster than a hash, and needs no memory of its own.
+/// Up to this many keys, a scan is faster than a hash, and needs no memory of its own.
 const FEW: usize = 8;
 
-/// A map that keeps the order in which keys were added. Few entries lie in the map itself.
+/// A map that keeps the order in which keys were added. The first entries are stored inline.
 #[derive(Clone, Debug)]
 pub(crate) struct SmallMap<K, V> {
     keys: SmallVec<[K; 2]>,
     values: SmallVec<[V; 2]>,
-    /// By key, once there are many.
+    /// Places by key, filled once there are more than `FEW`.
     places: HashMap<K, usize>,
 }
 

@@ -1,5 +1,5 @@
-//! Asking the user whether a peer may join. The answer may take its time: a thread of its own waits
-//! for it, and the handshake waits for that at most until its deadline.
+//! Questions to the user whether a peer may join. The answer may take long. A separate thread waits for it, and the
+//! handshake waits for that thread at most until its deadline.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -15,10 +15,10 @@ use crate::engine::control_handle::ControlCommand;
 use crate::engine::joining::{Admission, Hook, Incoming};
 use crate::engine::state::EngineShared;
 
-/// Calls of the hook at a time; further peers wait for their turn.
+/// Number of concurrent calls of the hook. Further peers wait for their turn.
 const THREADS_MAX: usize = 8;
 
-/// What the threads share that call the hook. It keeps no engine alive.
+/// State that the threads which call the hook share. It keeps no engine alive.
 pub(super) struct Desk {
     hook: Arc<Hook>,
     engine: Weak<EngineShared>,
@@ -45,7 +45,7 @@ impl Desk {
         }
         let desk = self.clone();
         let builder = thread::Builder::new().name("pr-admit".to_owned());
-        // Without a thread the peer waits for one that is at work, or is told that nobody decides.
+        // Without a new thread the peer waits for one that is running, or its handshake ends undecided.
         if builder.spawn(move || desk.work()).is_ok() {
             queue.threads += 1;
         }
@@ -75,11 +75,11 @@ impl Desk {
 }
 
 impl Control {
-    /// A hello came: answers it, once the user has said whether the peer may join.
+    /// Answers a hello, once the user has decided whether the peer may join.
     pub(super) fn receive(&mut self, key: usize, hello: Hello) {
         let card = hello.card();
         let own = self.engine.card.instance;
-        // Without the user's code nothing is asked.
+        // Without the user's hook nothing is asked.
         let Some(desk) = self.desk.clone().filter(|_| self.engine.is_stranger(card.instance))
         else {
             return self.reply(key, hello);
@@ -105,7 +105,7 @@ impl Control {
         handshake.await_verdict(question, hello);
     }
 
-    /// The user has said whether a peer may join.
+    /// Applies the user's decision whether a peer may join.
     pub(super) fn decide(&mut self, question: u64, verdict: &Admission) {
         if !self.admissions.decide(question, *verdict == Admission::Accept) {
             return;
@@ -120,7 +120,7 @@ impl Control {
             let Some(handshake) = self.handshakes.get_mut(key) else { continue };
             let Some(hello) = handshake.take_awaiting() else { continue };
             match verdict {
-                // Only the first may find it among those that were let in, but by then it is known.
+                // Only the first one may find it among those that were admitted, but by then it is known.
                 Admission::Accept => self.receive(key, hello),
                 Admission::Refuse(reason) => {
                     let (code, text) = (RefusedCode::NotAdmitted, reason.clone());

@@ -1,4 +1,4 @@
-//! From configuration to a running engine.
+//! Building a running engine from its configuration.
 
 use std::io::ErrorKind::AddrInUse;
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ pub(crate) fn start(
     let left_out = rails::left_out(wanted, &interfaces, &rails);
     let remark = rails::remark(wanted, &interfaces, &rails);
     left_out::log(&config, remark.as_deref(), &left_out);
-    // Devices and plugins choose their names, and these go to logs, metrics and peers.
+    // Devices and plugins choose their names, which go to logs, metrics and peers.
     rails.iter_mut().for_each(|rail| rail.name = harmless(&rail.name, &[]));
     let settings = EngineSettings::new(&config, rails.len())?;
     if plugin.is_some() {
@@ -64,7 +64,7 @@ pub(crate) fn start(
     let ports = Ports::new(config.listen_range(), config.chooses_ports(), instance);
     let listeners = listen_all(&rails, &ports)?;
     if let Some(listener) = listeners.first() {
-        // A proxy that opens a file for one peer would hold up all others.
+        // A proxy that opens a file for one peer would delay all others.
         reserve_descriptors(listener.as_fd());
     }
     let mut cards = Vec::with_capacity(rails.len());
@@ -130,7 +130,7 @@ pub(crate) fn start(
     Ok((shared, threads))
 }
 
-/// Refuses a name that would be cut short on its way to peers, or that steers the terminal which shows it.
+/// Refuses a name that would be truncated for peers, or that steers the terminal which shows it.
 fn check_name(name: &str) -> Result<(), EngineError> {
     let why = if name.is_empty() {
         "is empty"
@@ -144,14 +144,14 @@ fn check_name(name: &str) -> Result<(), EngineError> {
     Err(EngineError::Name { got: shortened(name, SHOWN_OF_NAME), why })
 }
 
-/// Characters of a wrong name that its error shows.
+/// Number of characters of a wrong name that its error shows.
 const SHOWN_OF_NAME: usize = 60;
 
 fn listen_all(rails: &[ChosenRail], ports: &Ports) -> Result<Vec<Socket>, EngineError> {
     let listen_on = |rail: &ChosenRail, port: u16| {
         let address = SocketAddr::new(rail.address, port);
-        // Packets for the address may arrive on another interface: where several are in one network any of them
-        // answers ARP, and a policy or a router may choose another way.
+        // Packets for the address may arrive on another interface: where several are in one network any of them answers
+        // ARP, and a policy or a router may choose another way.
         let result = tcp::listen(address);
         let name = rail.name.clone();
         result.map_err(|source| EngineError::Listen { rail: name, address, source })
@@ -176,8 +176,7 @@ fn listen_all(rails: &[ChosenRail], ports: &Ports) -> Result<Vec<Socket>, Engine
     rails.iter().enumerate().map(listen).collect()
 }
 
-/// The device that a rail's connections leave by. Loopback addresses share one device and need
-/// none.
+/// The device by which a rail's connections leave. Loopback addresses share one device and need none.
 pub(crate) fn device(rail: &ChosenRail) -> Option<&str> {
     (!rail.loopback).then_some(&*rail.interface)
 }

@@ -1,4 +1,4 @@
-//! Flows that this engine connects, and tries again when they fail.
+//! Flows that this engine connects, and reconnects when they fail.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 
 const OTHER_CARD: &str = "it calls itself otherwise than the metadata that was added";
 
-/// A flow that is connected again later.
+/// A flow that is reconnected later.
 pub(super) struct Retry {
     pub(super) due: Instant,
     peer: Arc<PeerShared>,
@@ -32,7 +32,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// Whether its flow takes the pair of rails at this position.
+    /// Whether its flow uses the pair of rails at this position.
     pub(super) fn is_of(&self, peer: &Arc<PeerShared>, pair: usize) -> bool {
         Arc::ptr_eq(&self.peer, peer) && peer.layout.pair_index(self.flow) == pair
     }
@@ -40,7 +40,7 @@ impl Retry {
 
 impl Control {
     pub(super) fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) {
-        // Of flows that answer, the other side connects.
+        // Flows that answer are connected by the other side.
         let unwanted = !peer.life.standing.connects_flows() || peer.life.standing.is_parting();
         if peer.is_gone() || unwanted || self.engine.is_closing() {
             return;
@@ -80,7 +80,7 @@ impl Control {
                 };
                 let deadline = Instant::now() + patience;
                 let cause = Cause::Flow { peer, flow, epoch, pair: (from, to), offer };
-                // A new try would have to wait for the same thread behind this one.
+                // A new attempt would have to wait for the same thread behind this one.
                 let times = (deadline, engine.settings.peer_timeout);
                 self.begin(Handshake::connecting(dialed, cause, target, times, greeting));
             }
@@ -88,7 +88,7 @@ impl Control {
         }
     }
 
-    /// Memory through which a connection between these addresses may go, or why there is none.
+    /// Returns memory for a connection between these addresses, or the reason why there is none.
     fn offer_stream(
         &self,
         peer: &PeerShared,
@@ -101,7 +101,7 @@ impl Control {
         StreamOffer::new(process, &badge, &peer.beside.streams)
     }
 
-    /// A flow is lost, and is tried again.
+    /// Reconnects a lost flow.
     pub(super) fn reconnect(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, life: &FlowLife) {
         let slot = &peer.links.flows[flow.0 as usize];
         let pause = slot.reconnect.lock().handle_lost(&self.engine.settings.reconnect, life);
@@ -112,7 +112,7 @@ impl Control {
         }
     }
 
-    /// An attempt to connect a flow failed on the rails `pair`: it is tried again.
+    /// Retries a flow that failed to connect on the rails `pair`.
     pub(super) fn flow_failed(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -124,7 +124,7 @@ impl Control {
         self.retry_after(peer, at, why, pause);
     }
 
-    /// Notes why an attempt to connect a flow failed, and tries again after a pause at most.
+    /// Notes why a flow failed to connect, and retries after at most a pause.
     pub(super) fn retry_after(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -135,7 +135,7 @@ impl Control {
         let index = peer.layout.pair_index(flow);
         let text = self.pair_text(peer, pair, &why.to_string());
         tracing::debug!(target: "polyrail::flow", peer = peer.name(), %flow, why = %text, "no flow");
-        // Other rails may have taken the position meanwhile, and this says nothing of them.
+        // Other rails may have taken the position meanwhile, and this failure says nothing of them.
         let is_current = peer.layout.pairs.at(index) == pair;
         let pause = if is_current { self.note_failure(peer, index, why, pause) } else { pause };
         if is_current {
@@ -162,7 +162,7 @@ impl Control {
     pub(super) fn answered(&mut self, handshake: Handshake, reply: Reply) {
         let _ = self.engine.control.poller.remove(handshake.socket.as_fd());
         let reply = match (&handshake.cause, reply) {
-            // Whoever gave its metadata may have put another engine's name to it.
+            // The source of its metadata may have put another engine's name to it.
             (Cause::Flow { peer, .. }, Reply::Accepted(metadata))
                 if !peer.card.may_say(&metadata.card, true) =>
             {
@@ -184,7 +184,7 @@ impl Control {
                 self.note_way(&peer, pair, way);
                 let index = peer.layout.pair_index(flow);
                 if pair != peer.layout.pairs.at(index) {
-                    // Other rails were tried meanwhile. All flows of a position take the same ones.
+                    // Other rails were tried meanwhile. All flows of a position use the same rails.
                     if peer.is_pair_up(index) {
                         *peer.links.flows[flow.0 as usize].reconnect.lock() = Reconnect::default();
                         return self.start_flow(peer, flow);
@@ -198,7 +198,7 @@ impl Control {
                     let keys = peer.keys_over(&wire, keys);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
                     let window_chunks = self.engine.config.window_chunks;
-                    // This engine made the connection, which takes no place of the peer's.
+                    // This engine made the connection, which uses none of the peer's places.
                     let arriving = duplex.then(|| Arriving {
                         epoch,
                         rail: pair.0,
@@ -215,7 +215,7 @@ impl Control {
 
     fn refused(&mut self, handshake: Handshake, reply: Reply) {
         let Reply::Refused { code, reason } = reply else { return };
-        // By the peer that was meant, and not by whoever can write to the connection.
+        // Proven: refused by the intended peer, and not by any other program that can write to the connection.
         let proven = handshake.exchange.is_proven();
         let Handshake { cause, remote, .. } = handshake;
         match cause {
@@ -223,7 +223,7 @@ impl Control {
                 self.introduction_refused(of, by, remote, (code, reason));
             }
             Cause::Flow { peer, flow, pair, .. } => {
-                // It only knows that a stranger came. Here it is known who was meant.
+                // That engine only knows that the client was unauthenticated. Here the intended peer is known.
                 let text = if code == RefusedCode::Unproven { ANOTHER.to_owned() } else { reason };
                 let refusal = Refusal::new(code, text, Some(Proof::Capability));
                 self.flow_refused(&peer, (flow, pair), ConnectReason::Refused(refusal), proven);

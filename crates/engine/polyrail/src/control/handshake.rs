@@ -1,4 +1,4 @@
-//! A connection that is not a flow yet: its socket, beside the [`Exchange`] of first words. `Control` decides who is
+//! A connection that is not a flow yet: its socket, and the [`Exchange`] of first words. `Control` decides which are
 //! welcome.
 
 use std::borrow::Cow;
@@ -30,33 +30,33 @@ pub(crate) struct Handshake {
     pub(crate) cause: Cause,
     pub(crate) remote: SocketAddr,
     pub(crate) deadline: Instant,
-    /// The ways of a connection that is made here.
+    /// Ways of a connection that this engine makes.
     pub(crate) race: Race,
-    /// How long the other side may take for its first words once there is a connection. Its kernel
-    /// connects, so that says nothing of whether its threads have a CPU.
+    /// Time that the other side may take for its first words once there is a connection. Its kernel connects, so that
+    /// says nothing of whether its threads have a CPU.
     patience: Duration,
     /// Whether there is no TCP connection yet.
     pub(crate) is_connecting: bool,
     pub(crate) exchange: Exchange,
-    /// The hello, while the user is asked whether its side may join, and the number of the question.
+    /// The hello and the number of the question, while the user is asked whether the engine may join.
     awaiting: Option<(u64, Hello)>,
 }
 
-/// Why there is a connection.
+/// The reason for a connection.
 pub(crate) enum Cause {
-    /// Somebody connected to a rail of ours. Afterwards: what to do once the reply is out.
+    /// A client connected to a local rail. `then`: the next step once the reply is sent.
     Accepted { rail: usize, then: Option<Then> },
-    /// We connect a flow.
+    /// This engine connects a flow.
     Flow {
         peer: Arc<PeerShared>,
         flow: FlowIndex,
         epoch: u64,
-        /// The rails that it is tried on.
+        /// Rails that it is tried on.
         pair: RailPair,
-        /// Memory that the other end may open, or why there is none.
+        /// Memory that the other end may open, or the reason why there is none.
         offer: Result<StreamOffer, Cow<'static, str>>,
     },
-    /// We ask somebody who he is; `of` is the number of the introduction.
+    /// This engine asks another one for its metadata; `of` is the number of the introduction.
     Introduction { of: usize, by: Proof },
 }
 
@@ -64,15 +64,15 @@ pub(crate) enum Cause {
 pub(crate) struct Then {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
-    /// Rail of the peer that it comes from, by its card.
+    /// Rail of the peer that the flow comes from, by the peer's card.
     pub(crate) from_rail: usize,
     pub(crate) epoch: u64,
     pub(crate) window_chunks: u32,
-    /// Our flow of the same number goes back on this connection.
+    /// Whether the local flow of the same number uses this connection, too.
     pub(crate) duplex: bool,
     /// Memory of the other end that was opened here.
     pub(crate) stream: Option<Arc<SharedStream>>,
-    /// Its place among the peer's connections.
+    /// Place among the peer's connections.
     pub(crate) place: Taken,
 }
 
@@ -96,7 +96,7 @@ impl Handshake {
         }
     }
 
-    /// Connects, and says these words there.
+    /// Starts to connect, with these first words.
     pub(crate) fn connecting(
         Dialed { socket, way, second }: Dialed,
         cause: Cause,
@@ -117,7 +117,7 @@ impl Handshake {
         }
     }
 
-    /// Goes as far as the socket allows. `None` while it waits for that, or for the user.
+    /// Advances as far as the socket allows. `None` while it waits for that, or for the user.
     pub(crate) fn step(&mut self, own: &Credentials) -> Option<Event> {
         while self.awaiting.is_none() {
             match self.go_on(own) {
@@ -138,12 +138,12 @@ impl Handshake {
         self.exchange.reply(reply);
     }
 
-    /// What the flow goes on with.
+    /// Takes the parts that the flow continues with.
     pub(crate) fn into_flow(self) -> Option<(Socket, Cause, Keys)> {
         Some((self.socket, self.cause, self.exchange.into_keys()?))
     }
 
-    /// The user is asked whether it may join; what it said is answered afterwards.
+    /// Keeps the hello while the user is asked whether its engine may join. It is answered afterwards.
     pub(crate) fn await_verdict(&mut self, question: u64, hello: Hello) {
         self.awaiting = Some((question, hello));
     }
@@ -156,12 +156,12 @@ impl Handshake {
         self.awaiting.is_some()
     }
 
-    /// What it said, now that the user has decided.
+    /// Takes the hello, now that the user has decided.
     pub(crate) fn take_awaiting(&mut self) -> Option<Hello> {
         Some(self.awaiting.take()?.1)
     }
 
-    /// Tells a Polyrail that is not welcome why, in clear, as far as the socket takes it at once.
+    /// Sends a refused Polyrail the reason, in clear, as far as the socket accepts it at once.
     pub(crate) fn say_goodbye(&self, code: RefusedCode, reason: &str) {
         let bytes = Exchange::goodbye(code, reason);
         let mut from = IoVecs::<Out>::new();
@@ -169,7 +169,7 @@ impl Handshake {
         let _ = send(self.socket.as_fd(), &mut from);
     }
 
-    /// What a handshake that ran out of time was waiting for.
+    /// The reason for a handshake that ran out of time: what it was waiting for.
     pub(crate) fn timed_out(&self) -> ConnectReason {
         let waiting_for = match (self.is_connecting, self.is_undecided()) {
             (true, _) => THE_CONNECTION,

@@ -1,5 +1,4 @@
-//! What arrives here: connections to this engine's listeners, who among them is welcome, and flows
-//! that go to their proxies.
+//! Incoming connections to this engine's listeners, their acceptance, and the flows that go to their proxies.
 
 use std::borrow::Cow;
 use std::io;
@@ -28,13 +27,13 @@ use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 use crate::engine::state::EngineShared;
 use crate::path::try_shared;
 
-/// How long accepting pauses when the process has no descriptor left.
+/// Pause of accepting when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The listeners, one for each rail, and what is remembered of those who came in vain.
+/// The listeners, one for each rail, and log state for refused connections.
 pub(super) struct Accepting {
     listeners: Vec<Socket>,
-    /// When the process may have descriptors again, if it had none left.
+    /// Time at which the process may have descriptors again, if it had none left.
     pub(super) again: Option<Instant>,
     turned_away: Seldom,
     not_added: Seldom,
@@ -72,7 +71,7 @@ impl Control {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // Out of descriptors, most likely: those who wait in the queue are not lost.
+                    // Out of descriptors, most likely. The connections that wait in the queue are not lost.
                     if let Some(others) = self.accepting.not_accepted.left_out(Time(monotonic_ns()))
                     {
                         let name = &self.engine.rails[rail].name;
@@ -92,9 +91,9 @@ impl Control {
         }
     }
 
-    /// While strangers fill every place, whoever has waited longest has to go: a peer says all of
-    /// its hello at once, a stranger that is slow on purpose does not. Who has proven that it may
-    /// connect goes last, as it may wait for the user's word.
+    /// Drops the connection that has waited longest while unauthenticated clients fill every place: a peer sends all of
+    /// its hello at once, a deliberately slow client does not. Authenticated ones go last, because they may wait for
+    /// the user's decision.
     fn make_room(&mut self) {
         let limit = self.engine.settings.most_handshakes;
         let accepted = |(_, h): &(usize, &Handshake)| matches!(h.cause, Cause::Accepted { .. });
@@ -119,7 +118,7 @@ impl Control {
         self.step(key);
     }
 
-    /// Whether a connection is welcome.
+    /// The reply to a hello, and the flow to hand over if it is welcome.
     fn answer(&mut self, key: usize, hello: Hello) -> (Reply, Option<Then>) {
         let refused = |code, reason: String| (Reply::Refused { code, reason }, None);
         let own = self.engine.card.capabilities;
@@ -162,7 +161,8 @@ impl Control {
                 (welcome(agreed), Some(then))
             }
             Err((code, why)) => {
-                // Who is parted from comes late at times, with a connection that was under way: it is told, and all is well.
+                // A peer that has parted sometimes comes late, with a connection that was under way. The refusal is all
+                // it needs.
                 if matches!(code, RefusedCode::SessionOver | RefusedCode::Removed) {
                     tracing::debug!(target: "polyrail::peer", key, why, "peer not added");
                 } else if let Some(others) = self.accepting.not_added.left_out(Time(monotonic_ns()))
@@ -174,7 +174,7 @@ impl Control {
         }
     }
 
-    /// Opens the memory that a peer offers for its connection. Who can't uses the socket.
+    /// Opens the memory that a peer offers for its connection. Without it the connection uses the socket.
     fn accept_stream(
         &self,
         peer: &PeerShared,
@@ -235,8 +235,8 @@ impl Control {
             self.bind_arrival(wire.socket(), rail, remote);
             peer.links.flows[flow.0 as usize].proxy
         } else {
-            // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
-            // they are spread less evenly.
+            // The peer numbers its flows as this engine does if its settings are the same. Otherwise the flows are
+            // spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
             self.engine.proxies.rx.proxy(rail, flow.0, rails, width)
         };
@@ -245,7 +245,7 @@ impl Control {
         self.hand_over(proxy, ProxyCommand::Add(Box::new(connected)));
     }
 
-    /// A connection that somebody made to a rail came to nothing.
+    /// Handles a failed connection from a client.
     pub(super) fn arrival_failed(
         &mut self,
         rail: usize,
@@ -254,15 +254,15 @@ impl Control {
         why: &ConnectReason,
     ) {
         if let Some(then) = then {
-            // Known by its hello alone: it is forgotten unless it comes again.
+            // The peer is known by its hello alone, and forgotten unless it comes again.
             self.note_cut_off(&then.peer);
             self.engine.control.start_ticking();
         }
         self.turn_away(rail, remote, why);
     }
 
-    /// A connection was closed before its first byte, as the slower one of two ways to a rail is (`second_way.rs`). Port
-    /// scanners do the same, so it counts as refused.
+    /// Counts a connection that was closed before its first byte, as the slower one of two ways to a rail is
+    /// (`second_way.rs`). Port scanners do the same, so it counts as refused.
     pub(super) fn closed_unheard(&self, rail: usize, remote: SocketAddr) {
         self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
         let rail = &*self.engine.rails[rail].name;
@@ -271,7 +271,7 @@ impl Control {
 
     pub(super) fn turn_away(&mut self, rail: usize, remote: SocketAddr, why: &ConnectReason) {
         self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-        // Strangers come in thousands, as port scanners do.
+        // Unauthenticated clients come in thousands, as port scanners do.
         if let Some(others) = self.accepting.turned_away.left_out(Time(monotonic_ns())) {
             let (rail, why) = (&*self.engine.rails[rail].name, why.of_arrival());
             tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");

@@ -1,5 +1,5 @@
-//! Introductions: engines at addresses that the user names are asked for their metadata, in the order that
-//! [`Introduction`] says.
+//! Metadata requests: asks engines at addresses that the user names for their metadata, in the order of
+//! [`Introduction`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::control::second_way::Dialed;
 use crate::engine::tasks::Answer;
 
 impl Control {
-    /// Asks the engine at any of these addresses.
+    /// Asks the engine at these addresses for its metadata.
     pub(super) fn introduce(
         &mut self,
         addresses: Vec<SocketAddr>,
@@ -42,12 +42,12 @@ impl Control {
         }
     }
 
-    /// When the next address of an introduction is to be tried.
+    /// Time at which the next address of an introduction must be tried.
     pub(super) fn introduction_due(&self) -> Option<Time> {
         self.introductions.iter().filter_map(|(_, (asked, _))| asked.due()).min()
     }
 
-    /// Tries further addresses beside those that have not answered.
+    /// Tries further addresses, in addition to those that have not answered.
     pub(super) fn go_on_introducing(&mut self, now: Time) {
         let is_due = |asked: &Introduction| asked.due().is_some_and(|due| due <= now);
         let due = self.introductions.iter().filter(|(_, (asked, _))| is_due(asked));
@@ -62,7 +62,7 @@ impl Control {
         self.ask_at(of, address, proof);
     }
 
-    /// Asks there, and proves this.
+    /// Asks at an address, with this proof.
     fn ask_at(&mut self, of: usize, address: SocketAddr, (by, secret): (Proof, Secret)) {
         let Some((asked, _)) = self.introductions.get(of) else { return };
         match self.greet_at(address, asked.to, (by, &secret)) {
@@ -98,7 +98,7 @@ impl Control {
         Ok((Dialed { socket, way: Way::Address, second: None }, greeting))
     }
 
-    /// An address came to nothing: another one is tried next, by the control thread's loop. Hundreds may fail at once.
+    /// Handles a failed address. The control thread's loop tries another one next, because hundreds may fail at once.
     pub(super) fn not_introduced(&mut self, of: usize, address: SocketAddr, why: ConnectReason) {
         let Some((asked, _)) = self.introductions.get_mut(of) else { return };
         if let Some(unmet) = asked.handle_failed(Unmet { address, why }, Time(monotonic_ns())) {
@@ -106,7 +106,7 @@ impl Control {
         }
     }
 
-    /// The engine there refuses. If it takes no certificates, a secret may do.
+    /// Handles a refusal. If that engine takes no certificates, tries a secret.
     pub(super) fn introduction_refused(
         &mut self,
         of: usize,
@@ -129,7 +129,7 @@ impl Control {
 
     pub(super) fn end_introduction(&mut self, of: usize, result: Result<Metadata, Unmet>) {
         let Some((_, answer)) = self.introductions.try_remove(of) else { return };
-        // The others are asked no more; their sockets leave the poller as they close.
+        // The other addresses are asked no more; their sockets leave the poller as they close.
         let is_of =
             |cause: &Cause| matches!(cause, Cause::Introduction { of: it, .. } if *it == of);
         self.handshakes.retain(|_, handshake| !is_of(&handshake.cause));

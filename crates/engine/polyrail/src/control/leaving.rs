@@ -1,7 +1,7 @@
-//! Peers that have said good-bye.
+//! Peers that have said goodbye.
 //!
-//! What they acknowledged before may still be on its way: on other connections, which end behind it.
-//! So a transfer ends as lost only when its acknowledgement can't come any more.
+//! Acknowledgements that a peer sent before its goodbye may still be in flight on other connections, which end behind
+//! it. So a transfer ends as lost only when its acknowledgement can't come any more.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,17 +13,17 @@ use crate::control::Control;
 use crate::engine::parting::FAREWELL;
 use crate::engine::peer::PeerShared;
 
-/// One that has, and until when its connections are waited for: it ends them as soon as it knows that
-/// its good-bye was heard.
+/// A peer that has said goodbye, and the time until which its connections are awaited. The peer ends them as soon as
+/// it knows that its goodbye was received.
 pub(super) struct Leaving {
     peer: Arc<PeerShared>,
     pub(super) until: Instant,
-    /// Its reason, if it gives this engine up.
+    /// The peer's reason, if it gives this engine up.
     says: Option<String>,
 }
 
 impl Control {
-    /// The peer says good-bye, on one of its connections after another.
+    /// Handles the peer's goodbye, which comes on one of its connections after another.
     pub(super) fn hears_bye(&mut self, peer: Arc<PeerShared>, says: Option<String>, now: Instant) {
         let known = self.leaving.iter().position(|leaving| Arc::ptr_eq(&leaving.peer, &peer));
         if known.is_some_and(|at| self.leaving[at].says.is_some()) {
@@ -39,12 +39,12 @@ impl Control {
         }
     }
 
-    /// Whether the peer has said good-bye: its connections end, and nothing is made of that.
+    /// Whether the peer has said goodbye. Then the end of its connections is expected.
     pub(super) fn is_leaving(&self, peer: &Arc<PeerShared>) -> bool {
         self.leaving.iter().any(|leaving| Arc::ptr_eq(&leaving.peer, peer))
     }
 
-    /// Ends the peers of which nothing more can come.
+    /// Ends the peers from which nothing more can come.
     pub(super) fn end_leaving(&mut self, now: Instant) {
         let engine = &self.engine;
         self.leaving.retain_mut(|Leaving { peer, until, says }| {

@@ -1,9 +1,9 @@
 //! Hardware addresses of a peer in a network where this host has several NICs.
 //!
-//! A kernel that asks by ARP for a peer's address tells its own address and the hardware address of the NIC that asks,
-//! and the peer notes both. The answer to a connection from the peer may leave by another NIC than the rail's. If that
-//! NIC has to ask first, the peer notes the wrong hardware address for the rail, and the rail's connections that are
-//! bound to its device stall. So each rail asks for all addresses of the peer before anything else does.
+//! A kernel that asks by ARP for a peer's address sends its own address and the hardware address of the asking NIC, and
+//! the peer notes both. The answer to a connection from the peer may leave by another NIC than the rail's. If that NIC
+//! has to ask first, the peer notes the wrong hardware address for the rail, and the rail's connections that are bound
+//! to its device stall. So each rail asks for all addresses of the peer before anything else does.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,12 +16,13 @@ use crate::control::build::device;
 use crate::engine::peer::PeerShared;
 
 impl Control {
-    /// Has the kernel ask by each rail for the peer's addresses in its network, if another rail is in that network, too.
+    /// Makes the kernel ask through each rail for the peer's addresses in its network, if another rail is in that
+    /// network, too.
     pub(super) fn ask_for_neighbours(&self, peer: &PeerShared) {
         for (rail, target) in
             crowded(&self.engine.rails, peer.card.rails.iter().map(|rail| rail.address))
         {
-            // Connections by the device fail in the same way, and those by the address follow.
+            // Connections by the device fail in the same way, and are then made by the address.
             let _ = send_nothing(rail.address, device(rail), target);
         }
     }

@@ -1,9 +1,8 @@
-//! Whether a peer without flows is still there. A kernel refuses connections at once where nobody
-//! listens, so a process that has ended need not be waited for; a host that is down, or a cable that
-//! is cut, gives no answer.
+//! Presence of a peer without flows. A kernel refuses connections at once where no process listens, so a process that
+//! has ended need not be waited for. A host that is down, or a cable that is cut, gives no answer.
 //!
-//! The end that connects the flows learns it by connecting them again. The other end probes: it
-//! connects to the peer's addresses and sends nothing.
+//! The end that connects the flows finds out by reconnecting them. The other end probes: it connects to the peer's
+//! addresses and sends nothing.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -20,22 +19,21 @@ use super::{Control, PROBE};
 use crate::control::second_way::dial;
 use crate::engine::peer::{PeerShared, RailPair};
 
-/// A connection to the listener of a peer that connects the flows itself, again and again until it
-/// is back or gone.
+/// Repeated connections to the listener of a peer that connects the flows itself, until the peer is back or gone.
 pub(super) struct Probe {
     pub(super) peer: Arc<PeerShared>,
-    /// The position of the pair of rails.
+    /// Position of the pair of rails.
     pub(super) pair: usize,
-    /// Asks whether the pair that was preferred at first works again, see `replacing`.
+    /// Whether the probe tests if the preferred pair works again, see `replacing`.
     pub(super) is_return: bool,
-    /// What is being connected; `None` until the next try is due.
+    /// The socket being connected; `None` until the next attempt is due.
     pub(super) socket: Option<Socket>,
     pub(super) due: Instant,
     pub(super) pause: Duration,
 }
 
 impl Control {
-    /// A flow to or from the peer is gone.
+    /// Handles the loss of a flow to or from the peer.
     pub(super) fn flows_lost(&mut self, peer: &Arc<PeerShared>) {
         peer.note_flows();
         if peer.life.standing.state() != PeerState::CutOff {
@@ -55,7 +53,7 @@ impl Control {
         self.judge(peer);
     }
 
-    /// Whoever listens refused a flow. `proven`: it has proven to be the peer.
+    /// Handles the refusal of a flow by a listener. `proven`: the listener has proven to be the peer.
     pub(super) fn flow_refused(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -77,7 +75,7 @@ impl Control {
         }
     }
 
-    /// An attempt to connect failed. Says how long to wait for the next.
+    /// Notes a failed attempt to connect. Returns the pause until the next.
     pub(super) fn note_failure(
         &self,
         peer: &PeerShared,
@@ -97,13 +95,13 @@ impl Control {
         }
     }
 
-    /// Ends the peer if it is certain that nobody is there.
+    /// Ends the peer if it is certain that its process no longer listens.
     pub(super) fn judge(&mut self, peer: &Arc<PeerShared>) {
         if peer.life.standing.verdict(|| peer.is_reached()) != Some(PeerEvent::NobodyThere) {
             return;
         }
         if peer.has_arrivals() {
-            // Either they work, or nobody reads them just now.
+            // Either they work, or the peer reads none of them at the moment.
             return self.engine.probe(peer);
         }
         let why = LostReason::NobodyThere { last_problem: peer.last_problem() };
@@ -134,7 +132,7 @@ impl Control {
         }
     }
 
-    /// The kernel knows what came of a probe.
+    /// Handles the kernel's result of a probe.
     pub(super) fn probed(&mut self, key: usize, now: Instant) {
         let Some(Probe { socket: Some(socket), .. }) = self.probes.get(key) else { return };
         let failed = match (socket.take_error(), socket.peer_addr()) {
@@ -150,7 +148,7 @@ impl Control {
         let Some(probe) = self.probes.get_mut(key) else { return };
         let pairs = &probe.peer.layout.pairs;
         let at = if probe.is_return { pairs.preferred(probe.pair) } else { pairs.at(probe.pair) };
-        // One way is enough: where nobody answers it, the peer is not said to be gone.
+        // One way is enough: if it gets no answer, the peer is not taken for gone.
         let settings = &self.engine.settings;
         let dialed = dial(&probe.peer, at, &self.engine.rails[at.0], settings, Duration::MAX);
         let started = dialed.map(|dialed| dialed.socket);
@@ -167,7 +165,7 @@ impl Control {
         }
     }
 
-    /// `why`: what failed, or nothing if somebody listens.
+    /// Handles the end of a probe. `why`: the failure, or none if a process listens.
     fn probe_ended(&mut self, key: usize, why: Option<ConnectReason>, now: Instant) {
         let Some(probe) = self.probes.get_mut(key) else { return };
         if let Some(socket) = probe.socket.take() {

@@ -1,5 +1,5 @@
-//! Replacement of pairs of rails that do not come up. Flows that are up stay where they are;
-//! a pair is replaced only while none of its flows is, and only if another one may work.
+//! Replacement of pairs of rails that do not come up. Flows that are up stay where they are: a pair is replaced only
+//! while none of its flows is up, and only if another pair may work.
 
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::control::presence::Probe;
 use crate::engine::peer::{PeerShared, RailPair};
 
 impl Control {
-    /// No TCP connection came up between the rails `pair`, which the flow had then.
+    /// Handles a failed TCP connection between the rails `pair`, which the flow had then.
     pub(super) fn not_connected(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -82,7 +82,7 @@ impl Control {
         format!("{} ({from}) to {} ({to})", local.name, remote.name)
     }
 
-    /// Asks now and then whether the pair that was preferred works again.
+    /// Starts to probe now and then whether the preferred pair works again.
     fn ask_for_return(&mut self, peer: &Arc<PeerShared>, index: usize, now: Instant) {
         let pairs = &peer.layout.pairs;
         let is_asked = |probe: &Probe| {
@@ -103,7 +103,7 @@ impl Control {
         probe.peer.is_gone() || pairs.at(probe.pair) == pairs.preferred(probe.pair)
     }
 
-    /// The preferred pair was tried. If it works, its flows move back: what they have in flight is sent
+    /// Handles a probe of the preferred pair. If the pair works, its flows move back: their data in flight is sent
     /// again.
     pub(super) fn return_probed(&mut self, key: usize, works: bool, now: Instant) {
         let Some(probe) = self.probes.get_mut(key) else { return };
@@ -123,7 +123,7 @@ impl Control {
             "the rails work again: their flows move back");
         peer.life.standing.change_pair(pairs, index, (from, to));
         for flow in peer.layout.flows_of(index) {
-            // The flow's proxy reads the end of the connection, and it is connected anew.
+            // The flow's proxy reads the end of the connection, and the flow is reconnected.
             if let Some(wire) = peer.links.flows[flow.0 as usize].wire.lock().as_ref() {
                 let _ = wire.socket().shutdown(Shutdown::Both);
             }

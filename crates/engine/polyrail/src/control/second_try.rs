@@ -1,4 +1,4 @@
-//! Second tries of those whose certificate is not taken here; see `polyrail_proto::liveness::SecondTries`.
+//! Second attempts of clients whose certificate is not accepted here; see `polyrail_proto::liveness::SecondTries`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use polyrail_sys::threads::monotonic_ns;
 use super::Control;
 
 impl Control {
-    /// Whether who is refused for `why` may come again with a secret that this engine has.
+    /// Whether a client that is refused for `why` may come again with a secret that this engine has.
     pub(super) fn awaits_second_try(
         &mut self,
         rail: usize,
@@ -28,14 +28,14 @@ impl Control {
         self.second_tries.begin(rail, remote, until)
     }
 
-    /// Somebody has proven that it may connect.
+    /// Notes that a client has authenticated.
     pub(super) fn note_proven(&mut self, remote: SocketAddr, by: Option<Proof>) {
         if by == Some(Proof::Secret) {
             self.second_tries.succeeds(remote.ip());
         }
     }
 
-    /// Calls it a refusal when nobody has come again.
+    /// Reports a refusal when the client has not come again.
     pub(super) fn end_second_tries(&mut self, now: Time) {
         while let Some(First { rail, remote, .. }) = self.second_tries.overdue(now) {
             let why = ConnectReason::from(HandshakeError::NotAccepted(Proof::Certificate));
@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// All of them, as the engine ends.
+    /// Reports all of them, as the engine ends.
     pub(super) fn give_up_second_tries(&mut self) {
         // The maximum of `connect_timeout_ms` bounds every wait.
         const HOUR: Duration = Duration::from_secs(3600);

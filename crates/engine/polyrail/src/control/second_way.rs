@@ -1,12 +1,12 @@
-//! Connections by two ways: bound to the rail's device, and to its address alone.
+//! Connections by two ways: bound to the rail's device, or to its address alone.
 //!
-//! A connection that is bound to a device hears nothing that arrives on another one. So it can't come up, or stalls
-//! later, where another NIC answers ARP for the rail's address, or where `rp_filter` drops what the routes would send
-//! by another NIC. After [`STAGGER`], or at once if the first way fails, the connection is tried by the other way
-//! too, and the first that comes up is taken (as RFC 8305 does for addresses).
+//! A connection that is bound to a device receives nothing that arrives on another one. So it can't come up, or stalls
+//! later, where another NIC answers ARP for the rail's address, or where `rp_filter` drops packets that the routes
+//! would send by another NIC. After [`STAGGER`], or at once if the first way fails, the connection is tried by the
+//! other way too, and the first that comes up is used (as RFC 8305 does for addresses).
 //!
-//! The device comes first, as the routes of several NICs in one network send all packets by one of them. A connection
-//! that is bound also asks for the peer's hardware address by its own NIC, and the peer learns the right one from that
+//! The device comes first, because the routes of several NICs in one network send all packets by one of them. A bound
+//! connection also asks for the peer's hardware address by its own NIC, and the peer learns the right one from that
 //! (`neighbours.rs`). Where the peer learns another one later, the connection stalls, the next one by the device does
 //! not come up, and the one by the address does.
 
@@ -26,7 +26,7 @@ use crate::control::build::{device, is_forbidden};
 use crate::engine::peer::PeerShared;
 use crate::engine::settings::EngineSettings;
 
-/// A connection by its first way, and the other way where there is one.
+/// A connection by its first way, and the other way if there is one.
 pub(crate) struct Dialed {
     pub(crate) socket: Socket,
     pub(crate) way: Way,
@@ -51,7 +51,7 @@ impl SecondWay {
     }
 }
 
-/// Begins to connect the pair of rails, by the way that led there last.
+/// Begins to connect the pair of rails, by the way that last worked.
 pub(super) fn dial(
     peer: &PeerShared,
     pair: (usize, usize),
@@ -88,13 +88,13 @@ pub(super) fn dial(
     }
 }
 
-/// The ways of a connection that has not come up yet, beside its socket.
+/// The ways of a connection that has not come up yet, besides its socket.
 pub(crate) struct Race {
     pub(crate) way: Way,
     second: Option<SecondWay>,
     /// The other way, once it is tried.
     rival: Option<(Socket, Way)>,
-    /// Why one of them failed.
+    /// The reason why one of them failed.
     failed: Option<ConnectReason>,
 }
 
@@ -103,12 +103,12 @@ impl Race {
         Self { way, second, rival: None, failed: None }
     }
 
-    /// When the other way is to be tried, unless the first one is up by then.
+    /// Time at which the other way must be tried, unless the first one is up by then.
     fn due(&self) -> Option<Instant> {
         self.second.as_ref().map(|second| second.due)
     }
 
-    /// Looks at both ways. Once one is up, it is `socket`, and the other one is closed.
+    /// Checks both ways. Once one is up, `socket` is that one, and the other is closed.
     pub(crate) fn connect(&mut self, socket: &mut Socket) -> io::Result<bool> {
         match (is_up(socket), &self.rival) {
             (Ok(false), None) => return Ok(false),
@@ -133,7 +133,7 @@ impl Race {
         Ok(true)
     }
 
-    /// The reason to report when the last way fails for `why`: a refusal by a kernel counts only if both ways met it.
+    /// The reason to report when the last way fails for `why`. A refusal by a kernel counts only if both ways met it.
     pub(crate) fn reason(&mut self, why: ConnectReason) -> ConnectReason {
         match self.failed.take() {
             Some(failed) if why.is_nobody() && !failed.is_nobody() => failed,
@@ -160,7 +160,7 @@ fn is_up(socket: &Socket) -> io::Result<bool> {
 }
 
 impl Control {
-    /// When the next connection is to be tried by its other way.
+    /// Time at which the next connection must be tried by its other way.
     pub(super) fn second_way_due(&self) -> Option<Instant> {
         let seconds = self.handshakes.iter().filter_map(|(_, handshake)| handshake.race.due());
         seconds.min()
@@ -174,7 +174,7 @@ impl Control {
         due.into_iter().for_each(|key| _ = self.begin_second_way(key));
     }
 
-    /// The first way has failed: goes on by the other one. Returns whether there is one.
+    /// Continues by the other way after the first has failed. Returns whether there is one.
     pub(super) fn goes_another_way(&mut self, key: usize, why: &ConnectReason) -> bool {
         let begun = self.begin_second_way(key);
         if let Some(handshake) = self.handshakes.get_mut(key)
@@ -196,7 +196,7 @@ impl Control {
         });
         match begun {
             Ok(rival) => handshake.race.rival = Some(rival),
-            // A way that may not be tried says nothing of the peer.
+            // A forbidden way says nothing of the peer.
             Err(error) if is_forbidden(&error) => {}
             // The first way may still come up.
             Err(error) => handshake.race.failed = Some(error.into()),
@@ -204,7 +204,7 @@ impl Control {
         handshake.race.rival.is_some()
     }
 
-    /// A flow is connected by this way: later ones of its rails take it first.
+    /// Notes the way by which a flow has connected. Later flows of its rails take that way first.
     pub(super) fn note_way(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
         let rail = &self.engine.rails[pair.0];
         if device(rail).is_none() || !peer.links.ways.lock().prefer(pair, way) {
@@ -214,20 +214,20 @@ impl Control {
         tracing::info!(target: "polyrail::rail", peer = peer.name(), rail, %target, "reached {way}");
     }
 
-    /// Has a connection that came to a rail send by the rail's device, where that is known to be harmless: the peer is
-    /// in the rail's network, and the connection arrived on the device. Elsewhere the routes choose.
+    /// Makes a connection that came to a rail send by the rail's device, where that is known to be harmless: the peer
+    /// is in the rail's network, and the connection arrived on the device. Elsewhere the routes choose.
     pub(super) fn bind_arrival(&self, socket: &Socket, rail: usize, remote: SocketAddr) {
         let rail = &self.engine.rails[rail];
         if let Some(device) = device(rail)
             && rail.network().contains(remote.ip())
             && matches!(tcp::arrived_on(socket, device), Ok(true))
         {
-            // Without it the routes choose, too.
+            // On failure the routes choose, too.
             let _ = tcp::bind_to_device(socket, device);
         }
     }
 
-    /// A connection came up and led nowhere: the other way is tried first next time.
+    /// Notes that a connection came up and was useless, so that the other way is tried first next time.
     pub(super) fn note_dead_end(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
         peer.links.ways.lock().prefer(pair, way.other());
     }
@@ -245,7 +245,7 @@ mod tests {
         tcp::start_connect(source, None, to, &FlowOptions::default()).unwrap()
     }
 
-    /// An address that refuses while the listener lives: nothing else takes its port.
+    /// An address that refuses while the returned socket lives: nothing else takes its port.
     fn refusing() -> (Socket, SocketAddr) {
         let held = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

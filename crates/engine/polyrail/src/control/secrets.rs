@@ -1,4 +1,4 @@
-//! By which secrets others may connect to an engine, and it to others.
+//! Secrets by which other engines may connect to this one, and this one to them.
 
 mod host;
 
@@ -15,8 +15,8 @@ use crate::base::error::EngineError;
 use crate::base::secret_file::read_file;
 use crate::engine::credentials::Credentials;
 
-/// Fresh credentials, with the secrets and the certificate of the settings, and the secret of this user
-/// on this host. `host`: its name.
+/// Creates fresh credentials, with the secrets and the certificate of the settings, and the secret of this user on this
+/// host. `host`: its name.
 pub(crate) fn credentials(config: &Config, host: &str) -> Result<Credentials, EngineError> {
     let random = |source: io::Error| EngineError::System { what: "random bits", source };
     let identity = Identity::fresh().map_err(random)?;
@@ -28,7 +28,7 @@ pub(crate) fn credentials(config: &Config, host: &str) -> Result<Credentials, En
     let certificates = CertificateFiles::open(config, identity.public(), host)
         .map_err(EngineError::Certificates)?;
     let (certificates, certified) = certificates.unzip();
-    // Without it one way to connect is missing, and whoever tries that is told so.
+    // Without it one way to connect is missing, and clients that try it get an error that says so.
     let of_host = host_secret()
         .inspect_err(|error| {
             tracing::warn!(target: "polyrail::peer", %error,

@@ -1,5 +1,5 @@
-//! Who is late: peers without flows, silent peers, first words that do not come. Time in which this
-//! thread had no CPU is nobody's fault.
+//! Detection of late peers: peers without flows, silent peers, first words that do not come. Time in which this thread
+//! had no CPU does not count.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::engine::peer::{PeerShared, silent_for};
 use crate::engine::proxy_handle::ProxyHandle;
 
 impl Control {
-    /// The thread is awake: others get the time that it was away.
+    /// Adds the time that this thread was away to the deadlines of handshakes.
     pub(super) fn excuse(&mut self, now: Time) {
         let away = self.absences.wakes(now);
         self.handshakes.iter_mut().for_each(|(_, handshake)| handshake.deadline += away);
@@ -41,9 +41,9 @@ impl Control {
         }
     }
 
-    /// A proxy that is within a plugin's call moves nothing else. If the plugin does not return, peers that it carries
-    /// payload for are lost: what they wait for will not come. Says whether one may be inside, or something of such peers
-    /// is left to be ended.
+    /// Looks for a plugin that does not return. A proxy inside a plugin's call moves nothing else. If the plugin does
+    /// not return, peers that it carries payload for are lost, because what they wait for will not come. Returns
+    /// whether a proxy may be inside, or ends of such peers are left to be made.
     fn look_at_plugin(&mut self) -> bool {
         if self.engine.host.is_none() {
             return false;
@@ -75,9 +75,9 @@ impl Control {
         self.engine.end_held(&proxies) || polyrail_carrier::is_inside()
     }
 
-    /// Says whether anything is outstanding with the peer.
+    /// Checks a peer. Returns whether anything is outstanding with it.
     fn look_after(&mut self, peer: &Arc<PeerShared>, time: Time) -> bool {
-        // Before anything that might set right what was left alone.
+        // Before anything that might move work which was left alone.
         self.engine.audit(peer);
         self.engine.end_late(peer, time);
         let timeout = self.engine.settings.peer_timeout;
@@ -87,7 +87,7 @@ impl Control {
         }
         let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
         let cut_off = cut_off.map(|(_, since)| self.absences.lasted(*since, time));
-        // Time in which this thread was away does not count: the proxies may have been, too.
+        // Time in which this thread was away does not count: the proxies may have been away, too.
         let silence = self.absences.silence(peer.tx().sender.silence(time), time);
         if let Some(event) = overdue(timeout, cut_off, silence, || peer.has_unread()) {
             self.note_waiting(peer);
@@ -98,10 +98,10 @@ impl Control {
         self.is_waiting(peer, time)
     }
 
-    /// Proxies look after their flows while they know of something in flight. One that went to sleep
-    /// with nothing does not know what the thread of a caller has sent meanwhile.
+    /// Rouses proxies whose flows have stalled. Proxies check their flows while they know of something in flight. One
+    /// that went to sleep with nothing does not know what the thread of a caller has sent meanwhile.
     fn rouse_stalled(&self, peer: &PeerShared, time: Time) {
-        // A proxy wants to look twice: once to note how far the kernel is.
+        // A proxy needs two looks: the first notes how far the kernel is.
         let stall = self.engine.settings.rail_stall / 2;
         let tx = peer.tx();
         let is_stalled =
@@ -113,8 +113,7 @@ impl Control {
         }
     }
 
-    /// When it is too late for a peer and no problem is noted, what its handshakes wait for is the
-    /// problem.
+    /// Notes what the handshakes of a late peer wait for as its problem, unless one is already noted.
     fn note_waiting(&self, peer: &Arc<PeerShared>) {
         if peer.last_problem().is_some() {
             return;
@@ -130,9 +129,9 @@ impl Control {
         }
     }
 
-    /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
-    /// send what is to be received, it is asked for a sign of life now and then: a process that is
-    /// stopped keeps its connections, so that else its silence would look like patience.
+    /// Returns whether anything is outstanding with the peer. If it is the peer's turn, for instance to send the data
+    /// of a receive, it is asked for a sign of life now and then: a stopped process keeps its connections, so that its
+    /// silence would otherwise look like patience.
     fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
         let rx = peer.rx();
         let awaited = rx.is_waiting() || peer.life.watches.load(Ordering::Relaxed) > 0;
@@ -156,14 +155,14 @@ impl Control {
         }
     }
 
-    /// The peer has just answered: what is left to do for a flow to be up is this side's.
+    /// Notes that the peer has just answered: the rest of the work for a flow to be up is this side's.
     pub(super) fn note_reached(&mut self, peer: &Arc<PeerShared>) {
         let now = Time(monotonic_ns());
         let cut_off = self.cut_off.iter_mut().filter(|(other, _)| Arc::ptr_eq(other, peer));
         cut_off.for_each(|(_, since)| *since = now);
     }
 
-    /// What came while this thread was away is read before anybody is found late.
+    /// Fails late handshakes, after reading what came while this thread was away.
     pub(super) fn expire_handshakes(&mut self, now: Instant) {
         for key in self.late_handshakes(now) {
             self.step(key);

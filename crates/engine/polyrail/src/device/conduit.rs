@@ -1,4 +1,4 @@
-//! A connection that carries the payload of a flow beside the flow's own, which keeps heads and acknowledgements.
+//! A connection that carries the payload of a flow. The flow's own connection keeps heads and acknowledgements.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::device::staging::ChunkPart;
 use crate::memory::gate::Pin;
 use crate::memory::region_core::RegionCore;
 
-/// One way of such a connection. It takes messages in order, each with the payload of a chunk, and moves on when it
-/// is polled. Its tickets are done when the bytes may be used; they fail when it is dropped before, which closes it.
-/// Calls that begin or move messages, or forget memory, may be slow or stick in foreign code: no lock may be held then.
+/// One direction of such a connection. It takes messages in order, each with the payload of a chunk, and moves on when
+/// it is polled. Its tickets are done when the bytes may be used; they fail when it is dropped before, which closes it.
+/// Calls that begin or move messages, or forget memory, may be slow or hang in foreign code: no lock may be held then.
 pub(crate) trait Conduit: Send {
     /// Returns whether it takes addresses of CUDA devices.
     fn takes_cuda(&self) -> bool;
@@ -21,21 +21,22 @@ pub(crate) trait Conduit: Send {
     /// Returns the most bytes that one part of a message may have.
     fn max_bytes(&self) -> u64;
 
-    /// Sends the parts, or receives them, as one message. With a `check`, which is of the host's bytes only, a message
-    /// that differs breaks it. None, and nothing is posted, if a region has ended or its memory can't be seen here.
+    /// Sends the parts, or receives them, as one message. With a `check`, which covers host memory only, a message that
+    /// differs breaks the connection. Returns `None`, and posts nothing, if a region has ended or this process can't
+    /// access its memory.
     fn carry(
         &self,
         parts: &mut dyn Iterator<Item = ChunkPart<'_>>,
         check: Option<Check>,
     ) -> Option<Ticket>;
 
-    /// Receives a message of parts of these lengths to the flow's ring, one behind the other from `at` on.
+    /// Receives a message of parts of these lengths to the flow's ring, one after the other from `at` on.
     fn bring(&self, ring: &Memory, at: u64, lens: &mut dyn Iterator<Item = u64>) -> Ticket;
 
     /// Receives a message of parts of these lengths and throws it away.
     fn discard(&self, lens: &mut dyn Iterator<Item = u64>) -> Ticket;
 
-    /// The flow's ring is about to be freed, and nothing is under way to it.
+    /// Forgets the flow's ring, which is about to be freed. No operation may be under way to it.
     fn forget_ring(&mut self);
 
     /// Moves messages on.
@@ -44,10 +45,10 @@ pub(crate) trait Conduit: Send {
     /// Returns whether messages are under way.
     fn is_busy(&self) -> bool;
 
-    /// Returns why it takes nothing any more, if it does not.
+    /// Returns why the connection takes no more messages; `None` if it still does.
     fn broken(&self) -> Option<&str>;
 
-    /// Returns for how long it has moved nothing of what it has; `now` is by the monotonic clock, in ns.
+    /// Returns how long it has moved nothing of what it has; `now` is by the monotonic clock, in ns.
     fn silence(&self, now: u64) -> Duration;
 
     /// Returns its lane, for landings that outlive the flow.
@@ -130,7 +131,7 @@ impl Drop for Plugin {
     }
 }
 
-/// The parts of a message as a plugin sees them, and the regions that they lie in, which can't end meanwhile.
+/// The parts of a message as a plugin sees them, with the pins that keep their regions.
 struct Pinned<'a> {
     pins: SmallVec<[(Pin<'a>, &'a RegionCore); 4]>,
     pieces: SmallVec<[Piece; 4]>,
@@ -149,7 +150,7 @@ fn pinned<'a>(parts: &mut dyn Iterator<Item = ChunkPart<'a>>) -> Option<Pinned<'
     Some(Pinned { pins, pieces })
 }
 
-/// Pieces of these lengths, one behind the other from `at` on.
+/// Returns pieces of these lengths, one after the other from `at` on.
 fn in_a_row(
     holder: Holder,
     memory: &Memory,

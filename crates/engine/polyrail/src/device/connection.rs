@@ -1,20 +1,20 @@
-//! A TCP connection of a flow, as both directions share it.
+//! A TCP connection of a flow, shared by both directions.
 
 use polyrail_proto::FrameReader;
 use polyrail_secure::{Keys, Sealer};
 
 use crate::device::wire::Wire;
 
-/// A connection with what each of its two streams has one of. The halves of a flow borrow it from
-/// the proxy that owns it.
+/// A connection, and the state that each of its two streams has once. The halves of a flow borrow it from the proxy
+/// that owns it.
 pub(crate) struct Connection {
     pub(crate) wire: Wire,
-    /// Opens what comes, and finds frames in it.
+    /// Opens the bytes that come, and finds frames in them.
     pub(crate) reader: FrameReader,
-    /// Seals what leaves: records have one sequence, whichever half they are of.
+    /// Seals the bytes that leave: records have one sequence for both halves.
     pub(crate) sealer: Sealer,
     pub(crate) readable: bool,
-    /// The end is behind the bytes that are there, and no event will tell of it again.
+    /// The end of the stream is behind the bytes that are there. No further event will announce it.
     pub(crate) ended: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Transfers between host memories of one host, which CPUs copy once: with a plain copy inside this
-//! process, through the kernel to and from another one. Short ones between a device's memory here and
-//! another process's host memory, too: see [`stages`].
+//! Transfers between host memories of one host, which CPUs copy once: with a plain copy inside this process, through
+//! the kernel to and from another process. Also short ones between a device's memory here and another process's host
+//! memory: see [`stages`].
 //!
-//! A few threads copy, piece by piece and job after job in turn, and whoever waits for a transfer helps
-//! them. Before each piece they look whether the job is still wanted: so a cancel, a deadline, the end
-//! of a region and the end of a peer take effect within the time that one piece takes. Short jobs
-//! may be copied by whoever posts them: see [`copyist`].
+//! A few threads copy, piece by piece, from one job after another, and threads that wait for a transfer help them.
+//! Before each piece they check whether the job is still wanted: so a cancel, a deadline, the end of a region and the
+//! end of a peer take effect within the time that one piece takes. The poster may copy a short job itself: see
+//! [`copyist`].
 
 pub(crate) mod job;
 pub(crate) mod piece;
@@ -30,7 +30,7 @@ use self::piece::{copy, device_of};
 use self::stages::Stages;
 use crate::device::peer_copy::{Pinned, pin_all};
 
-/// The threads of an engine that copy, and what they have before them.
+/// The threads of an engine that copy, and their queue.
 pub(crate) struct HostCopier {
     queue: Arc<Queue>,
     cpus: usize,
@@ -39,10 +39,10 @@ pub(crate) struct HostCopier {
 
 struct Queue {
     state: Mutex<State>,
-    /// Jobs of the state, for threads that look for some.
+    /// Number of jobs in the state, for threads that look for some.
     queued: AtomicUsize,
     changed: Condvar,
-    /// For so long a thread without work looks for some before it sleeps.
+    /// Time for which a thread without work looks for jobs before it sleeps.
     looks_for: Duration,
     stages: Stages,
 }
@@ -56,20 +56,20 @@ struct State {
     is_over: bool,
 }
 
-/// What has become of an order.
+/// Outcome of beginning an order.
 pub(crate) enum Begun {
-    /// It is copied.
+    /// Copied.
     Done,
-    /// Others copy it.
+    /// Other threads copy it.
     UnderWay(Arc<HostJob>),
     /// A region has ended.
     RegionDropped,
-    /// It can't be copied, and nothing touches it any more.
+    /// Can't be copied; nothing touches its memory any more.
     Impossible(String),
 }
 
 impl HostCopier {
-    /// For an engine on a machine with so many CPUs, whose pinned memory counts against the budget.
+    /// Makes the copier of an engine on a machine with `cpus` CPUs, whose pinned memory counts against the budget.
     pub(crate) fn new(cpus: usize, budget: &Arc<StagingBudget>) -> Self {
         let queue = Arc::new(Queue {
             state: Mutex::default(),
@@ -81,12 +81,12 @@ impl HostCopier {
         Self { queue, cpus, threads: Mutex::default() }
     }
 
-    /// For copies between devices here and other processes.
+    /// Returns the stages for copies between devices here and other processes.
     pub(crate) fn stages(&self) -> &Stages {
         &self.queue.stages
     }
 
-    /// Has the order copied, or copies it at once. `outstanding`: see [`posts::note_post`].
+    /// Copies the order at once, or queues it for the threads. `outstanding`: see [`posts::note_post`].
     pub(crate) fn begin(&self, order: Order<'_>, outstanding: u32) -> Begun {
         let Order { parts, bytes, .. } = order;
         let facts = Facts { cpus: self.cpus, bytes, parts: parts.len(), outstanding };
@@ -94,7 +94,7 @@ impl HostCopier {
         if pin_all(parts, &mut pinned).is_err() {
             return Begun::RegionDropped;
         }
-        // Whoever posts waits for no device.
+        // The poster waits for no device.
         if copyist(facts) == Copyist::Poster && device_of(parts).is_none() {
             return match copy(parts, Cursor::default(), bytes).map_err(Stop::from) {
                 Ok(()) => Begun::Done,
@@ -107,7 +107,7 @@ impl HostCopier {
         Begun::UnderWay(job)
     }
 
-    /// Has a job copied that others know of by now, and may have stopped; a short one at once.
+    /// Runs a job that other threads can already see, and may have stopped; a short one is copied at once.
     pub(crate) fn run(&self, job: &Arc<HostJob>) {
         let mut pinned = Pinned::new();
         if pin_all(&job.parts, &mut pinned).is_err() {
@@ -119,7 +119,7 @@ impl HostCopier {
         }
     }
 
-    /// Has threads copy a job. Whoever ends a region waits for it from now on.
+    /// Queues a job for the threads. From now on, the end of one of its regions waits for the job.
     fn have_copied(&self, job: &Arc<HostJob>, pinned: &Pinned<'_>) {
         let ticket = job.ticket();
         for (region, _pin) in pinned {
@@ -130,13 +130,13 @@ impl HostCopier {
         }
     }
 
-    /// Copies a piece of whatever is next. Says whether there was one. Only who may wait for long takes one
-    /// that a device has to copy, too: nobody knows how long that takes.
+    /// Copies the next piece. Returns whether there was one. `may_wait`: the caller may wait for long, so the piece may
+    /// be one that a device has to copy, which takes an unknown time.
     pub(crate) fn help(&self, may_wait: bool) -> bool {
         self.queue.copy_a_piece(may_wait)
     }
 
-    /// Ends what is copied for a peer, soon.
+    /// Stops the copies for a peer. They end soon.
     pub(crate) fn stop_all_of(&self, peer: InstanceId, failure: Failure) {
         let jobs: Vec<_> = self.queue.state.lock().jobs.iter().cloned().collect();
         for job in jobs.iter().filter(|job| job.peer == peer) {
@@ -144,7 +144,7 @@ impl HostCopier {
         }
     }
 
-    /// Ends its threads; what is still to be copied is stopped.
+    /// Ends the threads, and stops all jobs that are left.
     pub(crate) fn end(&self) {
         let mut state = self.queue.state.lock();
         state.is_over = true;
@@ -167,7 +167,7 @@ impl HostCopier {
         if state.is_over {
             return Err(io::Error::other("the engine has ended"));
         }
-        // Threads that look find what waits already first.
+        // Threads that are looking for jobs take the jobs that already wait first.
         let finders = state.looking.saturating_sub(state.jobs.len());
         state.jobs.push_back(job.clone());
         self.queue.note_jobs(&state);
@@ -185,7 +185,7 @@ impl HostCopier {
             let thread = std::thread::Builder::new().name(format!("pr-copy{number}"));
             match thread.spawn(move || queue.work()) {
                 Ok(thread) => threads.push(thread),
-                // Those that there are do it.
+                // The threads that exist do it.
                 Err(_) if !threads.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -195,7 +195,7 @@ impl HostCopier {
 }
 
 impl Queue {
-    /// A thread's life.
+    /// Main loop of a thread.
     fn work(&self) {
         loop {
             if self.copy_a_piece(true) {
@@ -227,7 +227,7 @@ impl Queue {
         self.state.lock().looking -= 1;
     }
 
-    /// To be called with the lock held.
+    /// Updates the count. To be called with the lock held.
     fn note_jobs(&self, state: &State) {
         self.queued.store(state.jobs.len(), Ordering::Relaxed);
     }
@@ -238,7 +238,7 @@ impl Queue {
             let suits = |job: &Arc<HostJob>| with_devices || device_of(&job.parts).is_none();
             let next = state.jobs.iter().position(suits);
             let Some(job) = next.and_then(|at| state.jobs.remove(at)) else { return false };
-            // With the lock held: so no thread finds no job while there is one.
+            // With the lock held, so that no thread finds the queue empty while a job has pieces left.
             let claimed = job.claim();
             if claimed.is_some() && !job.is_all_claimed() {
                 state.jobs.push_back(job.clone());

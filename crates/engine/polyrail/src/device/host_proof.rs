@@ -1,16 +1,17 @@
-//! Which process a peer is. [`PeerProcess::prove`] alone decides that, on the kernel's word, and everything that reaches
-//! into a process of this host takes what it returns: shared memory, rings, streams, single copies, descriptors.
+//! Proof of which process a peer is. [`PeerProcess::prove`] alone decides that, on the kernel's word, and everything
+//! that reaches into a process of this host takes its result: shared memory, rings, streams, single copies,
+//! descriptors.
 //!
-//! A peer says itself which host it is on and which process it is. An engine that believed that could be
-//! made to read or write any process that it may trace. So each engine takes a name in the kernel, made
-//! of its instance number, which only the owner of a key pair can prove over the network: the kernel then says
-//! which process has that name, and which user that is.
+//! A peer says itself which host and which process it is on. An engine that believed that could be made to read or
+//! write any process that it may trace. So each engine takes a name in the kernel, made of its instance number, which
+//! only the owner of a key pair can prove over the network. The kernel then says which process, and which user, has
+//! that name.
 //!
-//! An engine that copies also looks at two words in the other process: one of
-//! the region, one of the peer. They are random, and their owner clears them when it ends the region
-//! or gives the peer up. So a process that has become another program does not pass for the peer. Each write
-//! also writes to the pages of these words, in the same system call, and the owner closes the pages. So a process
-//! that was stopped meanwhile, be it just before that call, goes on and finds that it may not.
+//! An engine that copies also checks two words in the other process: one of the region, one of the peer. They are
+//! random, and their owner clears them when it ends the region or gives the peer up. So a process that has become
+//! another program does not pass for the peer. Each write also writes to the pages of these words, in the same system
+//! call, and the owner closes the pages. So a process that was stopped meanwhile, even just before that call, is
+//! refused when it goes on.
 
 use std::borrow::Cow;
 use std::io;
@@ -31,10 +32,10 @@ use polyrail_sys::{
 
 /// The poller's token for the engine's name in the kernel.
 pub(crate) const LOOKED_AT: u64 = 1 << 34;
-/// For how long the kernel is not asked again after it could not tell: a peer may have it asked for each message.
+/// Time for which the kernel is not asked again after it could not tell: a peer may cause a question with each message.
 const ASKED_AGAIN: Duration = Duration::from_millis(10);
 
-/// Says whether others may still copy.
+/// Right of other processes to copy, until it is revoked.
 pub(crate) struct Lease {
     page: GuardPage,
     value: u64,
@@ -47,18 +48,18 @@ impl Lease {
         Ok(Self { page, value })
     }
 
-    /// The one that is kept there, new if there was none.
+    /// Returns the lease in `place`, made now if there was none.
     pub(crate) fn of(place: &OnceLock<Self>) -> Result<&Self, String> {
         if place.get().is_none()
             && let Err(late) = place.set(Self::new()?)
         {
-            // Another thread was first, and nobody knows of this one.
+            // Another thread was first, and no process knows this lease.
             late.allow_reuse();
         }
         place.get().ok_or_else(|| "there is no lease".to_owned())
     }
 
-    /// From now on nobody may begin to copy.
+    /// Revokes the lease: from now on no process may begin to copy.
     pub(crate) fn revoke(&self) {
         if let Err(error) = self.page.close() {
             tracing::error!(target: "polyrail::share", %error, "a process that is stopped just before it \
@@ -66,47 +67,47 @@ impl Lease {
         }
     }
 
-    /// All who could copy have said that they do not any more.
+    /// Allows reuse of the lease's page, once all processes that could copy have confirmed that they do not any more.
     pub(crate) fn allow_reuse(&self) {
         self.page.allow_reuse();
     }
 }
 
-/// By what this engine proves to others which process it is, once that is needed.
+/// Proofs for other processes of which process this engine is, made when they are needed.
 pub(crate) struct Proofs {
     instance: InstanceId,
-    /// Says when others look at the badge, by [`LOOKED_AT`].
+    /// Wakes a thread by [`LOOKED_AT`] when other processes look at the badge.
     poller: Arc<Poller>,
     badge: Mutex<Option<Arc<Badge>>>,
     process: Mutex<Option<Arc<HostProof>>>,
-    /// For peers at whom many look: a peer may crowd its own name on purpose.
+    /// Limits the waits for peers whose names are crowded: a peer may crowd its own name on purpose.
     patience: Mutex<WaitAllowance>,
 }
 
-/// What offers of host memory need to say.
+/// Facts that offers of host memory need.
 pub(crate) struct HostProof {
     process: Process,
 }
 
-/// The process of a peer, once the kernel has said which one it is.
+/// Process of a peer, once the kernel has said which one it is.
 pub(crate) struct PeerProcess {
     instance: InstanceId,
-    /// Why the kernel is not even asked.
+    /// Reason why the kernel is not even asked.
     obstacle: Option<&'static str>,
     proven: OnceLock<Arc<ProvenProcess>>,
-    /// When the kernel could not tell.
+    /// Time at which the kernel could not tell.
     unproven: Mutex<Option<Instant>>,
 }
 
 impl Proofs {
-    /// For the engine with this number, and the poller of a thread that calls [`Self::forget_who_looked`].
+    /// Proofs of the engine with this number. `poller` belongs to a thread that calls [`Self::forget_who_looked`].
     pub(crate) fn new(instance: InstanceId, poller: Arc<Poller>) -> Self {
         let patience = Mutex::new(WaitAllowance::new(Time(monotonic_ns())));
         Self { instance, poller, badge: Mutex::default(), process: Mutex::default(), patience }
     }
 
-    /// The engine's name in the kernel, by which peers find out which process it is. Take it before a peer has a
-    /// reason to look. An attempt that fails now may succeed for the next peer.
+    /// Returns the engine's name in the kernel, by which peers find its process. Take it before a peer has a reason to
+    /// look. An attempt that fails now may succeed for the next peer.
     pub(crate) fn badge(&self) -> Result<Arc<Badge>, String> {
         let mut known = self.badge.lock();
         if let Some(badge) = &*known {
@@ -119,20 +120,21 @@ impl Proofs {
         Ok(known.insert(Arc::new(badge)).clone())
     }
 
-    /// Forgets who has looked at the name: any process may look, and the kernel keeps only so many.
+    /// Forgets the processes that have looked at the name: any process may look, and the kernel has room for a limited
+    /// number.
     pub(crate) fn forget_who_looked(&self) {
         if let Some(badge) = &*self.badge.lock() {
             badge.make_room();
         }
     }
 
-    /// Waits for a peer at whom many look, if this engine has not waited for too long before.
+    /// Waits for a peer whose name is crowded, unless this engine has waited too long before.
     fn wait_for(&self, badge: &Badge, name: &str) -> Result<ProvenProcess, Unproven> {
         let began = Time(monotonic_ns());
         let allowed = self.patience.lock().take(began);
         loop {
-            // Any process may look, as often as it likes. The peer forgets those, and so does this engine, whom the
-            // peer may be waiting for.
+            // Any process may look, as often as it likes. The peer forgets those, and so does this engine, because the
+            // peer may be waiting for it.
             badge.make_room();
             let found = ProvenProcess::with_name(name);
             let waited = Time(monotonic_ns()).since(began);
@@ -144,7 +146,7 @@ impl Proofs {
         }
     }
 
-    /// The proof for offers of host memory.
+    /// Returns the proof for offers of host memory.
     pub(crate) fn own(&self) -> Result<Arc<HostProof>, String> {
         let mut known = self.process.lock();
         if let Some(proof) = &*known {
@@ -160,19 +162,20 @@ impl Proofs {
 }
 
 impl PeerProcess {
-    /// That of the peer with this number; `obstacle`: why it can't be on this host, or need not be.
+    /// The process of the peer with this number; `obstacle`: why it can't be on this host, or need not be.
     pub(crate) fn new(instance: InstanceId, obstacle: Option<&'static str>) -> Self {
         Self { instance, obstacle, proven: OnceLock::new(), unproven: Mutex::default() }
     }
 
-    /// Why the peer can't even claim to be reached by other ways than the rails: it says itself that it is on
+    /// Returns why the peer can't even claim to be reached by other paths than the rails: it says itself that it is on
     /// another host, or the settings here leave only the rails.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
         self.obstacle
     }
 
-    /// The peer's process, if it runs on this host as this user, in the same network and PID namespace, or why that
-    /// is not known. What succeeds once is remembered. From now on the peer can find out the same of this engine.
+    /// Returns the peer's process if it runs on this host as this user, in the same network and PID namespace, or the
+    /// reason why that is not known. A success is remembered. From now on the peer can find out the same about this
+    /// engine.
     pub(crate) fn prove(&self, own: &Proofs) -> Result<&Arc<ProvenProcess>, Cow<'static, str>> {
         if let Some(why) = self.obstacle {
             return Err(why.into());
@@ -194,8 +197,8 @@ impl PeerProcess {
 }
 
 impl PeerProcess {
-    /// The same where the peer decides how often that is asked: for [`ASKED_AGAIN`] after a failure the kernel is not
-    /// asked again.
+    /// Like [`Self::prove`] where the peer decides how often to ask: for [`ASKED_AGAIN`] after a failure the kernel is
+    /// not asked again.
     pub(crate) fn is_proven(&self, own: &Proofs) -> bool {
         let has_failed = self.unproven.lock().is_some_and(|at| at.elapsed() < ASKED_AGAIN);
         !has_failed && self.prove(own).is_ok()
@@ -203,14 +206,14 @@ impl PeerProcess {
 }
 
 impl HostProof {
-    /// The offer by which a proven peer copies from and to this memory, until one of the leases is revoked.
+    /// Returns the offer with which a proven peer copies from and to this memory, until one of the leases is revoked.
     pub(crate) fn offer(
         &self,
         _to: &ProvenProcess,
         memory: &Memory,
         leases: [&Lease; 2],
     ) -> Result<Offer, String> {
-        let base = memory.address(0, memory.len()).map_err(|error| error.to_string())?;
+        let base = memory.address(0, 0).map_err(|error| error.to_string())?;
         let Process { number, namespace, started } = self.process;
         let places = leases.map(|lease| lease.page.place());
         let (base, values) = (base as u64, leases.map(|lease| lease.value));
@@ -219,7 +222,7 @@ impl HostProof {
     }
 }
 
-/// The memory that a peer has offered.
+/// Opens the memory that a peer has offered.
 pub(crate) fn open(process: &Arc<ProvenProcess>, offer: &Offer) -> Result<ForeignMemory, String> {
     let host = HostOffer::decode(offer).ok_or("the peer offers something else")?;
     must_be(process, offer.process, offer.namespace)?;
@@ -241,7 +244,7 @@ pub(crate) fn open(process: &Arc<ProvenProcess>, offer: &Offer) -> Result<Foreig
     Ok(memory)
 }
 
-/// Whether the peer's process is the one that it says it is: a number of this PID namespace.
+/// Checks that the peer's process is the one that it says it is: a number of this PID namespace.
 pub(crate) fn must_be(process: &ProvenProcess, number: u32, place: u64) -> Result<(), String> {
     match (namespace() == Some(place), process.number() == number) {
         (true, true) => Ok(()),
@@ -250,7 +253,7 @@ pub(crate) fn must_be(process: &ProvenProcess, number: u32, place: u64) -> Resul
     }
 }
 
-/// Why the kernel refuses though the user is the same.
+/// Returns why the kernel refuses although the user is the same.
 fn why_not(error: &io::Error) -> String {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -270,7 +273,7 @@ fn name_of(instance: InstanceId) -> String {
     format!("polyrail-{:032x}", instance.0)
 }
 
-/// A name of this process, and the process as a peer would know it.
+/// Returns a name of this process, and the process as a peer would know it.
 #[cfg(test)]
 pub(crate) fn neighbours() -> (Arc<Badge>, Arc<ProvenProcess>) {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Memory of other processes of this host, as they offered it, and as this process opens it.
+//! Memory of other processes of this host, as they offer it and as this process opens it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +12,24 @@ use polyrail_proto::{InstanceId, RegionKey};
 
 use crate::memory::region_core::RegionCore;
 
-/// What peers of this host have offered.
+/// The offers of peers of this host.
 #[derive(Default)]
 pub(crate) struct Imports {
     pub(crate) known: Mutex<imports::Imports<Arc<RegionCore>>>,
     changed: Condvar,
-    /// Why the last message to a peer took the rails though it was to be copied.
+    /// Reason, by peer, why the last message took the rails though it was to be copied.
     obstacles: Mutex<HashMap<InstanceId, String>>,
 }
 
 impl Imports {
-    /// The peer's answer.
+    /// Handles the peer's answer.
     pub(crate) fn answer(&self, id: (InstanceId, RegionKey), offered: Result<Offer, String>) {
         self.known.lock().answer(id, offered);
         self.changed.notify_all();
     }
 
-    /// The owner ends a region: from now on no copy from or to it begins. Returns what is under way.
+    /// Handles the end of a region by its owner: from now on no copy from or to it begins. Returns the copies under
+    /// way.
     pub(crate) fn end(&self, id: (InstanceId, RegionKey)) -> Vec<Ticket> {
         let ended = self.known.lock().end(id);
         let copies = close(ended);
@@ -36,7 +37,7 @@ impl Imports {
         copies
     }
 
-    /// The peer is leaving, or gone: see [`Self::end`].
+    /// Handles the end of a peer, which is leaving or gone: see [`Self::end`].
     pub(crate) fn end_all(&self, instance: InstanceId) -> Vec<Ticket> {
         self.obstacles.lock().remove(&instance);
         let ended = self.known.lock().end_all(instance);
@@ -44,7 +45,7 @@ impl Imports {
         close(ended)
     }
 
-    /// Copies failed: no further one begins, and a later request has this reason.
+    /// Gives up a region whose copies failed: no further one begins, and a later request fails for this reason.
     pub(crate) fn give_up(&self, id: (InstanceId, RegionKey), why: &str) {
         let open = self.known.lock().give_up(id, why);
         open.iter().for_each(|region| region.gate.close());
@@ -77,7 +78,7 @@ impl Imports {
     }
 }
 
-/// No further copy from or to these regions begins. Returns those that are under way.
+/// Prevents further copies from or to these regions. Returns those that are under way.
 fn close(regions: impl IntoIterator<Item = Arc<RegionCore>>) -> Vec<Ticket> {
     let mut copies = Vec::new();
     for region in regions {

@@ -1,5 +1,5 @@
-//! Transfers without a wire: a device copies from one end's memory to the other's, over NVLink,
-//! PCIe, or inside its own.
+//! Transfers without a wire: a device copies from one end's memory to the other's, over NVLink, PCIe, or within its own
+//! memory.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::Tickets;
 
-/// Queues of a device that transfers take turns on: so many of them are under way at once.
+/// Queues of a device that transfers take turns on, and so the most that are under way at once.
 const QUEUES: usize = 4;
 
 const NO_DEVICE_REACHES: &str = "no device reaches another process's host memory";
@@ -21,16 +21,16 @@ const NO_DEVICE_REACHES: &str = "no device reaches another process's host memory
 /// One copy of a request.
 pub(crate) type CopyPart = polyrail_proto::copying::CopyPart<Arc<RegionCore>>;
 
-/// The copies of a request, and who makes them.
+/// The copies of a request, and the kind of copier that makes them.
 pub(crate) struct Copies {
     pub(crate) by: Copying,
     pub(crate) parts: Arc<[CopyPart]>,
 }
 
-/// Who copies from end to end.
+/// Kind of the copier from end to end.
 pub(crate) enum Copying {
     Device(Arc<dyn Device>),
-    /// Those of this host: see [`crate::device::host_copy`].
+    /// CPUs of this host: see [`crate::device::host_copy`].
     Cpus,
 }
 
@@ -45,7 +45,7 @@ struct DeviceQueues {
 }
 
 impl PeerCopyQueues {
-    /// Lets go of the memory of copies that are done, unless somebody is just beginning others.
+    /// Drops references to the memory of copies that are done, unless another thread is just beginning copies.
     pub(crate) fn let_go(&self) {
         let Some(mut all) = self.0.try_lock() else { return };
         for queue in all.iter_mut().flat_map(|queues| &mut queues.queues) {
@@ -68,7 +68,7 @@ impl PeerCopyQueues {
         });
         let begun = all[index].begin(device, parts);
         if let Err(CopyError::Device(_)) = begun {
-            // After an error a queue may never copy again; another may.
+            // A queue may never copy again after an error; another may.
             all.swap_remove(index);
         }
         begun
@@ -97,7 +97,7 @@ impl DeviceQueues {
         Ok(Tickets::from_iter([ticket]))
     }
 
-    /// The first queue that is idle, which is mostly the one used last; else the next in turn.
+    /// Returns the first idle queue, which is mostly the one used last; otherwise the next in turn.
     fn choose(&mut self, device: &Arc<dyn Device>) -> Result<usize, GpuError> {
         let index = match self.queues.iter_mut().position(|queue| queue.under_way() == 0) {
             Some(idle) => idle,
@@ -108,7 +108,7 @@ impl DeviceQueues {
             }
         };
         match self.queues.get_mut(index) {
-            // After an error a queue never copies again; another may.
+            // A queue never copies again after an error; another may.
             Some(queue) if queue.has_failed() => *queue = Queue::new(device)?,
             Some(_) => {}
             None => self.queues.push(Queue::new(device)?),
@@ -117,14 +117,14 @@ impl DeviceQueues {
     }
 }
 
-/// Regions that are kept while a batch is begun.
+/// Regions that are pinned while a batch is begun.
 pub(crate) type Pinned<'a> = SmallVec<[(&'a Arc<RegionCore>, Pin<'a>); 4]>;
 
-/// Keeps all regions of the parts.
+/// Pins all regions of the parts.
 pub(crate) fn pin_all<'a>(parts: &'a [CopyPart], pinned: &mut Pinned<'a>) -> Result<(), CopyError> {
     for part in parts {
         for region in [&part.from, &part.to] {
-            // Parts mostly stay in the same two regions; another pin of one does no harm.
+            // Parts mostly stay in the same two regions; a duplicate pin does no harm.
             if !pinned.iter().rev().take(4).any(|(known, _)| Arc::ptr_eq(known, region)) {
                 let pin = region.gate.pin().ok_or(CopyError::RegionDropped)?;
                 pinned.push((region, pin));
@@ -152,7 +152,7 @@ fn place(memory: &RegionMemory, offset: u64) -> Result<CopyPlace<'_>, CopyError>
 
 impl Drop for PeerCopyQueues {
     fn drop(&mut self) {
-        // Each queue waits for what it has under way.
+        // Each queue waits for its copies under way.
         self.0.get_mut().clear();
     }
 }

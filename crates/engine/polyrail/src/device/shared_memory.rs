@@ -35,7 +35,7 @@ impl Shown {
         self.0.memory()
     }
 
-    /// How a peer finds it, which looks at this process's badge before it opens any memory.
+    /// Returns how a peer finds the memory. The peer checks this process's badge before it opens any memory.
     pub(crate) fn place(&self, badge: &Badge) -> SharedPlace {
         badge.make_room();
         SharedPlace {

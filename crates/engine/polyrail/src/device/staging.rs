@@ -1,9 +1,9 @@
 //! Pinned host memory between a device and a flow, and the queues that copy to and from it.
 //!
-//! The CPU can't send from a device's memory. So the device copies a chunk to a ring of pinned
-//! memory that belongs to the flow, and while that chunk is on the wire it copies the next; on the
-//! other side the same backwards. Queues belong to a proxy, one per device and direction, so that
-//! all its flows keep a device's copy engines busy together, and nobody waits for a lock.
+//! The CPU can't send from a device's memory. So the device copies a chunk to a ring of pinned memory that belongs to
+//! the flow, and while that chunk is on the wire it copies the next; the other side does the reverse. Queues belong to
+//! a proxy, one per device and direction, so that all its flows keep a device's copy engines busy together, without a
+//! lock.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::{Tickets, wait_all};
 
-/// A part of a chunk: where in which region.
+/// A part of a chunk: the region, the offset in it, and the length.
 pub(crate) type ChunkPart<'a> = (&'a RegionCore, u64, u64);
 
 /// Pinned memory of one direction of a flow, given out and taken back in order.
@@ -39,22 +39,22 @@ struct Copier {
     uuid: [u8; 16],
     direction: Direction,
     queue: Queue,
-    /// Something was pushed to the batch that is being made.
+    /// The current batch has copies on this queue.
     used: bool,
 }
 
-/// Why a chunk was not copied.
+/// Reason why a chunk was not copied.
 #[derive(Debug)]
 pub(crate) enum CopyError {
     RegionDropped,
-    /// Other peers have the pinned memory, and may give it back.
+    /// Other peers have the pinned memory, and may release it.
     Short(String),
     Device(String),
 }
 
 impl Ring {
-    /// A ring of `wanted` bytes, or if the budget or the system has not that much pinned memory the
-    /// half of it, and so on, but of no less than `least`.
+    /// Makes a ring of `wanted` bytes. If the budget or the system has less pinned memory, tries half of that, and so
+    /// on, down to `least`.
     pub(crate) fn new(
         device: &dyn Device,
         wanted: u64,
@@ -68,12 +68,12 @@ impl Ring {
         stock.insist(|| as_much_as_there_is(wanted, least, make))
     }
 
-    /// A ring in this memory.
+    /// Makes a ring in this memory.
     pub(crate) fn of(memory: Memory) -> Self {
         Self { places: RingPlaces::new(memory.len()), memory }
     }
 
-    /// The same bytes by another address, or pinned since.
+    /// Replaces the memory by the same bytes at another address, or pinned since.
     pub(crate) fn replace(&mut self, memory: Memory) {
         self.memory = memory;
     }
@@ -82,17 +82,17 @@ impl Ring {
         &self.memory
     }
 
-    /// Where `len` bytes may be put, if that many are free in one piece.
+    /// Returns a place for `len` bytes, if that many are free in one piece.
     pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
         self.places.take(len)
     }
 
-    /// The oldest chunk is not needed any more.
+    /// Releases the place of the oldest chunk.
     pub(crate) fn release(&mut self) {
         self.places.release();
     }
 
-    /// Whether nothing is out.
+    /// Whether no place is taken.
     pub(crate) fn is_idle(&self) -> bool {
         self.places.is_idle()
     }
@@ -102,8 +102,7 @@ impl Ring {
     }
 }
 
-/// Makes a ring of `wanted` bytes, or if there is not that much memory of the half of it, and so on,
-/// but of no less than `least`.
+/// Makes a ring of `wanted` bytes. If there is less memory, tries half of that, and so on, down to `least`.
 pub(crate) fn as_much_as_there_is<T, E>(
     wanted: u64,
     least: u64,
@@ -155,7 +154,7 @@ impl Copiers {
         match failed {
             None => Ok(tickets),
             Some(error) => {
-                // Whoever hears of the failure uses the ring for something else.
+                // The caller reuses the ring once it gets the error.
                 wait_all(&tickets);
                 if let CopyError::Device(_) = error {
                     self.renew();
@@ -187,7 +186,7 @@ impl Copiers {
                     };
                     from.copy_to(from_at, to, len)?;
                 }
-                // The rails never carry it: only copies from end to end know of it.
+                // Rails never carry such memory: only copies from end to end use it.
                 RegionMemory::Foreign(_) => {
                     let why = "host memory of another process is not staged";
                     return Err(CopyError::Device(why.to_owned()));
@@ -229,15 +228,15 @@ impl Copiers {
 }
 
 impl Copiers {
-    /// Lets go of the memory of copies that are done.
+    /// Drops references to the memory of copies that are done.
     pub(crate) fn let_go(&mut self) {
         for copier in &mut self.queues {
             copier.queue.under_way();
         }
     }
 
-    /// A queue failed: it may never copy again, another may. What other flows have under way in
-    /// those that are given up is waited for.
+    /// Drops all queues after one failed: it may never copy again, a new one may. Waits for the copies that other flows
+    /// have under way.
     pub(crate) fn renew(&mut self) {
         self.queues.clear();
     }
@@ -286,7 +285,7 @@ mod tests {
     #[test]
     fn rings_share_a_budget_and_give_their_part_back() {
         let device = FakeDevice::new(0, Duration::ZERO, 1);
-        // The half of it is for sending, and an eighth of that for peers without any.
+        // Half of it is for sending, and an eighth of that for peers without any.
         let stock = stock(22_000);
         let ring = |wanted| Ring::new(&*device, wanted, 1024, &stock);
         let first = ring(8192).unwrap();

@@ -1,5 +1,4 @@
-//! What a flow's bytes go over: a socket, or memory that both ends have open, with the socket beside
-//! it.
+//! Transport of a flow's bytes: a socket, or memory that both ends have open with a socket for wake-ups.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +9,7 @@ use socket2::Socket;
 
 use crate::device::shared_memory::stream::{Moved, SharedStream};
 
-/// Reads of wake-ups in one look at the socket: they are few, unless a peer sends them for fun.
+/// Reads of wake-ups in one look at the socket: they are few, unless a peer sends them needlessly.
 const LOOKS_MAX: usize = 16;
 
 /// A connection, as a flow uses it. Never blocks.
@@ -52,7 +51,7 @@ impl Wire {
         }
     }
 
-    /// Bytes that the other end, or its kernel, has taken.
+    /// Returns how many bytes the other end, or its kernel, has taken.
     pub(crate) fn taken_bytes(&self) -> u64 {
         match &self.stream {
             None => tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes),
@@ -60,7 +59,7 @@ impl Wire {
         }
     }
 
-    /// The likely cause if nothing goes on, as far as the kernel knows one.
+    /// Returns the likely cause of a standstill, if the kernel knows one.
     pub(crate) fn hindrance(&self) -> Option<String> {
         match self.stream {
             None => tcp::info(&*self.socket).ok()?.hindrance(),
@@ -68,7 +67,7 @@ impl Wire {
         }
     }
 
-    /// Whether the other end has said something that nobody has read yet.
+    /// Whether unread bytes of the other end have arrived.
     pub(crate) fn has_unread(&self) -> bool {
         match &self.stream {
             None => matches!(tcp::has_unread(&*self.socket), Ok(true)),
@@ -76,14 +75,14 @@ impl Wire {
         }
     }
 
-    /// What is in shared memory and was not acknowledged is sent again elsewhere: nothing of it is to arrive later.
+    /// Abandons the shared memory: unacknowledged bytes in it are sent again elsewhere, and must not arrive later.
     pub(crate) fn abandon_stream(&self) {
         if let Some(stream) = &self.stream {
             stream.abandon();
         }
     }
 
-    /// Reads wake-ups from the socket, and what it says of the other end.
+    /// Reads wake-ups from the socket, and its end or error.
     fn look(&self, stream: &SharedStream, into: &mut IoVecs<'_, In>) -> io::Result<usize> {
         for _ in 0..LOOKS_MAX {
             let mut wake_ups = [0; 64];
@@ -95,7 +94,7 @@ impl Wire {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
                 Err(error) => Err(error),
             };
-            // What the other end wrote before it ended is in the ring by now.
+            // All that the other end wrote before it closed is in the ring by now.
             return match stream.receive(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => end,
                 received => {
@@ -112,8 +111,8 @@ impl Wire {
         if moved.wakes {
             let mut wake_up = IoVecs::<Out>::new();
             wake_up.push_bytes(&[0]);
-            // There is no room only if it has not read thousands of them; and if the connection is
-            // gone, reading says so.
+            // The socket is full only if the other end has thousands of unread wake-ups. If the connection is gone, the
+            // next read returns the error.
             let _ = send(self.socket.as_fd(), &mut wake_up);
         }
         moved.bytes

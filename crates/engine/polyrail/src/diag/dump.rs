@@ -1,4 +1,4 @@
-//! The state of an engine for people: who waits for what, since when.
+//! The state of an engine as text: each pending operation, what it waits for, and since when.
 
 use std::fmt::Write;
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use polyrail_sys::without_write_signals;
 use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::state::EngineShared;
 
-/// Watches for the signal that asks for a dump. The handler only sets a flag.
+/// The signal that requests a dump. Its handler only sets a flag.
 pub(crate) struct DumpSignal {
     asked: Option<Arc<AtomicBool>>,
 }
@@ -28,7 +28,7 @@ impl DumpSignal {
             return Ok(Self { asked: None });
         }
         let asked = Arc::new(AtomicBool::new(false));
-        // The configuration bounds it to 64 and refuses the signals that can't be caught.
+        // The configuration bounds it to 64 and refuses signals that can't be caught.
         signal_hook::flag::register(signal as i32, asked.clone())?;
         Ok(Self { asked: Some(asked) })
     }
@@ -37,7 +37,7 @@ impl DumpSignal {
         self.asked.is_some()
     }
 
-    /// Dumps if the signal came.
+    /// Writes a dump if the signal came.
     pub(crate) fn run(&self, engine: &Arc<EngineShared>) {
         let Some(asked) = &self.asked else { return };
         if !asked.swap(false, Ordering::AcqRel) {
@@ -60,8 +60,8 @@ impl DumpSignal {
     }
 }
 
-/// The file of the log, if a dump may go there: the log is text, and no other program writes the file. (NCCL also
-/// writes the one of `NCCL_DEBUG_FILE`.)
+/// The log file, if a dump may go there: the log is text, and no other program writes the file. (NCCL also writes the
+/// file of `NCCL_DEBUG_FILE`.)
 fn log_of_lines(config: &Config) -> Option<&str> {
     let is_foreign = config.origin("log_file").is_some_and(Origin::is_foreign);
     let is_text = config.log_format == LogFormat::Text && !is_foreign;

@@ -1,4 +1,4 @@
-//! The figures of an engine for Prometheus: from counters to samples with labels.
+//! The metrics of an engine for Prometheus: from counters to samples with labels.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -16,13 +16,13 @@ use crate::diag::stats::{FlowSnapshot, PeerStats, Stats};
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 
-/// Peers with a label of their own. The others are summed up.
+/// Number of peers with their own label. The others are added up.
 const MOST_PEERS: usize = 64;
-/// The longest label of a peer, in characters: its name is what the peer says.
+/// Maximum length of a peer's label, in characters: the peer chooses its name.
 const LONGEST_NAME: usize = 100;
 const OTHER: &str = "other";
 
-/// Serves the metrics of an engine where the settings ask for that.
+/// Serves the metrics of an engine where the settings request it.
 pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Vec<Registration>, EngineError> {
     let figures = || Arc::new(Figures { engine: Arc::downgrade(engine), labels: Mutex::default() });
     let mut served = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Vec<Registration>, Eng
         })?);
     }
     if engine.config.metrics_listen != MetricsListen::OFF {
-        // The user did not ask for it, so an engine does without where the system refuses it.
+        // The user did not request it, so the engine works without it where the system refuses.
         match polyrail_metrics::serve_local(figures()) {
             Ok(registration) => served.push(registration),
             Err(error) => {
@@ -49,25 +49,25 @@ pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Vec<Registration>, Eng
     Ok(served)
 }
 
-/// The figures of an engine while it lives.
+/// The metrics of an engine while it lives.
 struct Figures {
     engine: Weak<EngineShared>,
     labels: Mutex<Labels>,
 }
 
-/// Labels of peers, which each keeps while it is known.
+/// Labels of peers, which each peer keeps while it is known.
 #[derive(Default)]
 struct Labels {
     given: HashMap<InstanceId, String>,
-    /// The last figures of peers without a label: their sum must not shrink when one goes.
+    /// Last values of peers without a label: their sum must not shrink when one goes.
     others: HashMap<InstanceId, Vec<Figure>>,
     sums: Vec<Figure>,
 }
 
-/// One number of a peer.
+/// One value of a peer.
 struct Figure {
     family: &'static Family,
-    /// Labels after that of the peer.
+    /// Labels after the peer's.
     labels: Vec<String>,
     value: u64,
 }
@@ -105,7 +105,7 @@ impl Labels {
         self.others.retain(|instance, _| known.contains(instance));
     }
 
-    /// `None`: all labels are taken.
+    /// Returns the label of a peer. `None`: all labels are in use.
     fn label(&mut self, peer: &PeerShared) -> Option<&str> {
         let instance = peer.instance();
         if !self.given.contains_key(&instance) {
@@ -121,7 +121,7 @@ impl Labels {
         self.given.get(&instance).map(String::as_str)
     }
 
-    /// Adds what is new about peers without a label to the sums.
+    /// Adds increments of peers without a label to the sums.
     fn sum(&mut self, unlisted: Vec<(InstanceId, Vec<Figure>)>) -> &[Figure] {
         self.sums.iter_mut().filter(|sum| !sum.only_grows()).for_each(|sum| sum.value = 0);
         for (instance, figures) in unlisted {
@@ -155,7 +155,7 @@ impl Figure {
         self.family.full_name().ends_with("_total")
     }
 
-    /// Of several peers, the largest value counts.
+    /// Whether the largest value of several peers counts, and not their sum.
     fn is_longest(&self) -> bool {
         std::ptr::eq(self.family, &families::RAIL_ROUND_TRIP)
     }
@@ -241,7 +241,7 @@ fn about_engine(samples: &mut Samples, engine: &EngineShared, stats: &Stats, unl
         samples.count(family, &[], value);
     }
     for rail in &engine.rails {
-        // The driver tells Mbit/s.
+        // The driver reports Mbit/s.
         if let Some(speed) = rail.speed_mbps.filter(|speed| *speed > 0) {
             samples.number(&families::RAIL_SPEED, &[&rail.name], f64::from(speed) * 125_000.0);
         }

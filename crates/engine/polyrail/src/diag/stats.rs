@@ -1,4 +1,4 @@
-//! Counters of an engine as its users see them.
+//! Counters of an engine for its users.
 
 mod text;
 
@@ -18,11 +18,10 @@ use crate::engine::totals::Totals;
 
 /// Counters of an engine since it started, by peer, rail and flow, and its proxies.
 ///
-/// Bytes are payload; times are nanoseconds. Taken without stopping anything, so figures of
+/// Bytes are payload; times are nanoseconds unless a name says otherwise. Read without stopping anything, so values of
 /// different flows may be microseconds apart.
 ///
-/// As text it is a line for a log, which names trouble only if there was some; `{:#}` adds a line for
-/// each peer:
+/// As text it is one line for a log, which names problems only if there were some. `{:#}` adds a line for each peer:
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -35,87 +34,87 @@ use crate::engine::totals::Totals;
 /// ```
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// What moved in all, with peers that are gone, too.
+    /// Totals of all traffic, including peers that are gone.
     pub totals: Totals,
-    /// Each peer that is known now.
+    /// The current peers.
     pub peers: Vec<PeerStats>,
-    /// Each proxy.
+    /// The proxies.
     pub proxies: Vec<ProxyStats>,
-    /// Operations that are outstanding.
+    /// Number of outstanding operations.
     pub ops_outstanding: u32,
-    /// Regions that are registered.
+    /// Number of registered regions.
     pub regions: usize,
-    /// Notifications that nobody has taken yet.
+    /// Number of notifications that the user has not taken yet.
     pub notifications_waiting: usize,
-    /// Connections that were turned away: strangers, other versions, limits.
+    /// Number of refused connections: unauthenticated clients, other versions, limits.
     pub refused_connections: u64,
-    /// Work that waited for a periodic look because no thread was woken for it. Each is a fault of
-    /// the engine: there are none in an engine that is right. With `progress = caller` nothing counts.
+    /// Number of times that work waited for a periodic look because no thread was woken for it. Each is a fault of the
+    /// engine; a correct engine has none. Not counted with `progress = caller`.
     pub rescues: u64,
-    /// Panics of observers, mailboxes and listeners, which the log tells of.
+    /// Number of panics of observers, mailboxes and listeners. The log reports each.
     pub callback_panics: u64,
 }
 
 /// Counters of a peer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PeerStats {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
-    /// The names on its certificate; none if it proved something else.
+    /// The names on its certificate. Empty if it did not authenticate with one.
     pub proven_names: Vec<String>,
-    /// Which run of which engine, shortened.
+    /// The number of the engine's run, shortened.
     pub instance: String,
-    /// Whether it is on this host.
+    /// Whether the peer is on this host.
     pub same_host: bool,
-    /// Payload that devices or CPUs here were given to copy from end to end, without a rail.
+    /// Payload that devices or CPUs here were given to copy end to end, without a rail.
     pub peer_copy_bytes: u64,
-    /// Payload that was left for it in memory that both processes have open: only heads and
-    /// acknowledgements of it took a rail.
+    /// Payload that was left for the peer in memory that both processes have open: only its headers and
+    /// acknowledgements used a rail.
     pub shared_bytes: u64,
-    /// How often it was refused a connection or a chunk because one of its quotas was used up here.
-    /// ARCHITECTURE.md lists the quotas, under "Memory".
+    /// Number of connections or chunks refused because one of the peer's quotas was used up here. ARCHITECTURE.md lists
+    /// the quotas, under "Memory".
     pub quota_refusals: u64,
-    /// By local rail.
+    /// Counters by local rail.
     pub rails: Vec<RailStats>,
     /// The peer's rails to which this engine sends nothing.
     pub unused_rails: Vec<UnusedRail>,
-    /// The path between each two kinds of memory that a request has named, and why.
+    /// The path between each two kinds of memory that a request has named, and the reason for it.
     pub paths: Vec<PathStats>,
 }
 
-/// How requests between two kinds of memory travel. Decided once per peer, by the first such request.
+/// The path of requests between two kinds of memory. Decided once per peer, by the first such request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PathStats {
     /// The memory here, as in `host memory`.
     pub near: String,
     /// The other end, as in `host memory of the peer`.
     pub far: String,
-    /// The path and why it is taken, as in `shared memory: the other end is another process's host memory`.
+    /// The path and the reason for it, as in `shared memory: the other end is another process's host memory`.
     pub path: String,
 }
 
 /// A rail of a peer to which no local rail leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UnusedRail {
-    /// Its name there.
+    /// The peer's name for the rail.
     pub name: String,
-    /// Why no local rail leads to it.
+    /// The reason why no local rail leads to it.
     pub because: String,
 }
 
-/// Counters of a rail towards one peer.
+/// Counters of a rail for one peer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RailStats {
     /// The local rail.
     pub name: String,
     /// Rail of the peer that it leads to; `None` if it is paired with none, see [`Self::idle_because`].
     pub partner: Option<String>,
-    /// Why it carries nothing towards the peer: it is paired with no rail, or its pair did not come up. `None` if a
-    /// flow is up on it.
+    /// The reason why it carries nothing to the peer: it is paired with no rail, or its pair did not come up. `None` if
+    /// a flow is up on it.
     pub idle_because: Option<String>,
-    /// Whether a hosted plugin is to carry its payload.
+    /// Whether a hosted plugin carries its payload.
     pub hosted: bool,
-    /// Payload sent and acknowledged or on its way.
+    /// Payload sent: acknowledged or in flight.
     pub tx_bytes: u64,
     /// Payload that landed from flows that arrive at this rail.
     pub rx_bytes: u64,
@@ -123,48 +122,48 @@ pub struct RailStats {
     pub tx_chunks: u64,
     /// Chunks that landed.
     pub rx_chunks: u64,
-    /// Payload that was read to scratch: late copies, and what was refused.
+    /// Payload that was read to scratch memory: late copies and refused payload.
     pub discarded_bytes: u64,
     /// TCP segments sent again.
     pub retransmits: u64,
     /// Chunks given back by a flow that died.
     pub resent_chunks: u64,
-    /// How often a flow was lost.
+    /// Number of lost flows.
     pub down_count: u64,
-    /// Why a flow was lost last. It stays when the flow is up again.
+    /// The reason of the last loss of a flow. Kept when the flow is up again.
     pub last_loss: Option<String>,
-    /// Time that flows had something to send and no room in the window.
+    /// Time for which flows had something to send and no room in the window.
     pub window_full_ns: u64,
-    /// Time that flows had something to send and no room in the socket.
+    /// Time for which flows had something to send and no room in the socket.
     pub socket_full_ns: u64,
-    /// Each flow towards the peer.
+    /// The flows to the peer.
     pub flows: Vec<FlowSnapshot>,
 }
 
-/// Counters of one flow towards a peer.
+/// Counters of one flow to a peer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FlowSnapshot {
-    /// Its channel.
+    /// Channel of the flow.
     pub channel: u32,
-    /// Its number among all flows towards the peer.
+    /// Number among all flows to the peer.
     pub flow: u32,
-    /// Whether it is connected.
+    /// Whether the flow is connected.
     pub up: bool,
-    /// Chunks that it has in flight.
+    /// Number of its chunks in flight.
     pub in_flight: usize,
     /// Payload sent.
     pub tx_bytes: u64,
-    /// What a hosted plugin carried of that.
+    /// The part of it that a hosted plugin carried.
     pub carried_bytes: u64,
     /// Chunks sent.
     pub tx_chunks: u64,
-    /// How often the window was full with something to send.
+    /// Number of times the window was full with something to send.
     pub window_full: u64,
-    /// Time of that.
+    /// Duration of that.
     pub window_full_ns: u64,
-    /// How often the socket was full with something to send.
+    /// Number of times the socket was full with something to send.
     pub socket_full: u64,
-    /// Time of that.
+    /// Duration of that.
     pub socket_full_ns: u64,
     /// Segments sent again.
     pub retransmits: u64,
@@ -172,35 +171,35 @@ pub struct FlowSnapshot {
     pub rtt_us: u32,
     /// Congestion control in use, empty if it is down or goes through shared memory.
     pub congestion: String,
-    /// Time held up by the receiver's window, by the kernel's count, in microseconds.
+    /// Time for which the receiver's window limited it, by the kernel's count, in microseconds.
     pub receive_window_limited_us: u64,
 }
 
 /// Counters of a proxy.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProxyStats {
-    /// Its name, which is its thread's.
+    /// Name of the proxy and of its thread.
     pub name: String,
-    /// CPUs that it is bound to; empty if it is not.
+    /// CPUs that it is bound to. Empty if it is not bound.
     pub cpus: Vec<u32>,
-    /// CPUs that the system lets its thread run on, read back after binding; empty until it runs,
-    /// and if callers make progress.
+    /// CPUs that the system lets its thread run on, read back after binding. Empty until it runs, and if callers make
+    /// progress.
     pub actual_cpus: Vec<u32>,
-    /// CPU that it ran on last.
+    /// CPU that it last ran on.
     pub last_cpu: Option<u32>,
-    /// How often it was found on another CPU than before, looked at whenever it goes to sleep and
-    /// now and then while it works: it moved at least so often.
+    /// Number of times it was found on another CPU than before, checked whenever it goes to sleep and now and then
+    /// while it works. It moved at least that often.
     pub migrations: u64,
     /// CPU time of its thread. Zero if callers make progress.
     pub cpu_seconds: f64,
-    /// Time in which its thread looked for work and found none, part of `cpu_seconds` where the thread
-    /// had a CPU; counted when polling ends. Zero if callers make progress.
+    /// Time in which its thread looked for work and found none: part of `cpu_seconds` where the thread had a CPU.
+    /// Counted when polling ends. Zero if callers make progress.
     pub polled_seconds: f64,
     /// Passes over its flows.
     pub passes: u64,
     /// Passes that moved something.
     pub busy_passes: u64,
-    /// How often it went to sleep.
+    /// Number of times it went to sleep.
     pub sleeps: u64,
 }
 
@@ -210,17 +209,17 @@ impl EngineShared {
         self.stats_of(&peers, past)
     }
 
-    /// The peers of now, and what moved with those that are gone: each peer is in one of both.
+    /// The current peers, and the totals of those that are gone. Each peer is in one of the two.
     pub(crate) fn peers_and_past(&self) -> (Vec<Arc<PeerShared>>, Totals) {
         let peers = self.peers.list.read();
         (peers.clone(), *self.peers.past.lock())
     }
 
-    /// The counters, with those of these peers. `past`: what moved with others before.
+    /// The counters, with those of these peers. `past`: totals of peers that were gone before.
     pub(crate) fn stats_of(&self, peers: &[Arc<PeerShared>], past: Totals) -> Stats {
         let mut totals = past;
         peers.iter().for_each(|peer| totals.add(&Totals::of(peer)));
-        // A peer that goes just now is counted a moment earlier among the past than here.
+        // A peer that is just leaving is counted a moment earlier among the past than here.
         let totals = self.peers.told.lock().raise(&totals);
         Stats {
             totals,
@@ -289,7 +288,7 @@ impl RailStats {
         let slot = &peer.links.flows[flow.0 as usize];
         let counters = &slot.stats;
         let wire = slot.wire.lock().clone();
-        // Beside shared memory the socket is idle, and says nothing of the flow.
+        // Next to shared memory the socket is idle, and says nothing of the flow.
         let of_socket = wire.as_ref().filter(|wire| wire.stream().is_none());
         let socket = of_socket.map(|wire| &**wire.socket());
         let info = socket.and_then(|socket| tcp::info(socket).ok()).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! The watchdog: looks for work that is left alone, and has it done.
+//! The watchdog: finds work that no thread attends to, and gets it done.
 //!
-//! Nothing depends on it. Posters announce their work; if one ever forgot to, the work would wait for the next event by
-//! luck. Here the control thread finds it, has it sent, and counts it, so that a test or a user sees that it happened.
+//! Nothing depends on it. Posters announce their work. If a poster forgets to, the work waits until some event happens
+//! to move it. The control thread finds such work, wakes threads for it, and counts it, so that tests and
+//! users see it.
 
 use std::sync::atomic::Ordering;
 
@@ -13,9 +14,9 @@ use crate::engine::state::EngineShared;
 use crate::wake::ALL;
 
 impl EngineShared {
-    /// Has work sent that was left alone at each of some looks, between which nothing else moved.
+    /// Makes threads send work that was left alone at several looks in a row, between which nothing else moved.
     pub(crate) fn audit(&self, peer: &PeerShared) {
-        // Where callers drive, work waits for the next call.
+        // Work waits for the next call where callers drive.
         if self.settings.caller_driven {
             return;
         }
@@ -26,13 +27,13 @@ impl EngineShared {
         }
     }
 
-    /// A wake-up was missing.
+    /// Counts and logs a missing wake-up.
     pub(crate) fn count_rescue(&self, of: &str, what: &str) {
         self.pace.rescues.add(1);
         tracing::warn!(target: "polyrail::engine", of, "{what}; please report this");
     }
 
-    /// Whether there is something to send that was announced to nobody, or only to threads that sleep with an idle flow.
+    /// Whether there is work to send that was announced to no thread, or only to threads that sleep with an idle flow.
     fn is_left_alone(&self, peer: &PeerShared, now: u64) -> bool {
         let tx = peer.tx();
         if !tx.sender.has_work() && peer.posted.is_empty() {
@@ -69,7 +70,6 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Two engines, the first of which knows the second.
     fn engines() -> (Engine, Engine, Peer) {
         // With more channels another proxy may look for work at that time.
         let one = [("rails", "127.0.0.1"), ("channels", "1")];
@@ -89,7 +89,7 @@ mod tests {
         let (a, _b, to_b) = engines();
         // Work that is not announced, as a forgotten wake-up would leave it.
         to_b.shared.tx().ask(Time(monotonic_ns()));
-        // Has the control thread look.
+        // Makes the control thread look.
         let _watch = a.watch(&to_b);
         let began = Instant::now();
         while to_b.shared.tx().sender.is_busy() || a.stats().rescues == 0 {
@@ -106,12 +106,12 @@ mod tests {
         let wake = &to_b.shared.wake;
         let sends = wake.threads().next().expect("one sends");
         let doorbell = &a.shared().proxies.all[sends].doorbell;
-        // With something in flight, which is not acknowledged meanwhile, it wakes up for checks.
+        // With something in flight that is not acknowledged meanwhile, the thread wakes up for checks.
         let held = from_a.rx();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 a.notify(&to_b, b"second").unwrap().detach();
-                // This thread may have sent it, and the other one sleeps without a check until it knows.
+                // This thread may have sent it. Then the other one sleeps without a check until it knows.
                 doorbell.ring();
                 let began = Instant::now();
                 let wait = |until: &dyn Fn() -> bool| {
@@ -120,7 +120,7 @@ mod tests {
                         std::thread::yield_now();
                     }
                 };
-                // It may be awake for a check just when the work comes.
+                // The thread may be awake for a check just when the work comes.
                 while a.stats().rescues == 0 {
                     wait(&|| doorbell.is_asleep());
                     to_b.shared.tx().ask(Time(monotonic_ns()));

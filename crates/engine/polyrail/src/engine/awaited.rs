@@ -1,4 +1,4 @@
-//! A queue that threads and tasks wait on: until something comes, or nothing will.
+//! A queue on which threads and tasks wait until an item comes, or none will.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::engine::tasks::{Bells, TaskPlace, Tasks};
 
-/// A queue, with everybody who waits for something in it.
+/// A queue, with the threads and tasks that wait for its items.
 pub(crate) struct Awaited<Q> {
     state: Mutex<State<Q>>,
-    /// How long the queue is, for those who only look.
+    /// Length of the queue, readable without the lock.
     len: AtomicUsize,
     changed: Condvar,
     bells: Arc<Bells>,
@@ -22,11 +22,11 @@ pub(crate) struct Awaited<Q> {
 struct State<Q> {
     queue: Q,
     tasks: Tasks,
-    /// No more will come.
+    /// Set when no more items will come.
     is_closed: bool,
 }
 
-/// What can be awaited.
+/// A queue that can be awaited.
 pub(crate) trait Queue: Default {
     type Item;
 
@@ -54,7 +54,7 @@ impl<Q: Queue> Awaited<Q> {
         Self { state, len: AtomicUsize::new(0), changed, bells }
     }
 
-    /// Something comes: whoever waits is woken.
+    /// Adds items and wakes all waiters.
     pub(crate) fn bring(&self, put: impl FnOnce(&mut Q)) {
         let mut state = self.state();
         put(&mut state.queue);
@@ -65,7 +65,7 @@ impl<Q: Queue> Awaited<Q> {
         self.bells.tell(tasks);
     }
 
-    /// Changes the queue such that nobody has to be woken.
+    /// Changes the queue without adding items, so wakes no waiter.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Q) -> R) -> R {
         let mut state = self.state();
         let changed = change(&mut state.queue);
@@ -73,10 +73,10 @@ impl<Q: Queue> Awaited<Q> {
         changed
     }
 
-    /// Nothing comes any more: whoever waits is told so.
+    /// Ends the queue and wakes all waiters: no more items will come.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
-        // It brings nothing, and wakes all.
+        // Adds nothing, and wakes all.
         self.bring(|_| ());
     }
 
@@ -84,7 +84,7 @@ impl<Q: Queue> Awaited<Q> {
         if self.is_empty() { None } else { self.change(Q::pop_first) }
     }
 
-    /// The first one; waits for it, at most `limit`. `None` also when none will come.
+    /// Waits for the first item, at most `limit`. `None` also when no item will come.
     pub(crate) fn wait(&self, limit: Duration) -> Option<Q::Item> {
         let mut state = self.state();
         self.changed.wait_while_for(&mut state, |state| state.may_wait(), limit);
@@ -93,7 +93,7 @@ impl<Q: Queue> Awaited<Q> {
         first
     }
 
-    /// Sleeps until something comes or is over, at most `limit`; perhaps for shorter.
+    /// Sleeps until an item comes or the queue is closed, at most `limit`. May return early.
     pub(crate) fn sleep(&self, limit: Duration) {
         let mut state = self.state();
         if state.may_wait() {
@@ -101,7 +101,7 @@ impl<Q: Queue> Awaited<Q> {
         }
     }
 
-    /// The first one, or `None` if none will come; else the task is woken by the next.
+    /// Returns the first item, or `None` if none will come. Otherwise the task is woken by the next one.
     pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<Q::Item>> {
         let mut state = self.state();
         if !state.may_wait() {
@@ -116,7 +116,7 @@ impl<Q: Queue> Awaited<Q> {
     }
 
     pub(crate) fn forget_task(&self, place: TaskPlace) {
-        // One that never waited has no place.
+        // A future that never waited has no place.
         if place.is_some() {
             let waker = self.state().tasks.forget(place);
             drop(waker);
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((queue.len(), queue.pop(), queue.wait(LONG)), (3, Some(1), Some(2)));
         assert_eq!(queue.poll(&mut place, Waker::noop()), Poll::Ready(Some(3)));
         assert_eq!((queue.is_empty(), queue.pop()), (true, None));
-        // Nobody sleeps for what never comes.
+        // Does not sleep for an item that never comes.
         queue.sleep(LONG);
     }
 }

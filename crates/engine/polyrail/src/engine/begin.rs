@@ -1,4 +1,4 @@
-//! Operations enter the halves of their peer.
+//! Entry of operations into the sides of their peer.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::engine::peer::{OpHandle, OpKind, OpRef, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 
 impl TxSide {
-    /// An operation leaves the pool.
+    /// Submits an operation that was taken out of the pool.
     pub(crate) fn submit_op(&mut self, now: Time, op: OpHandle, ends: &mut Ends<'_>) {
         if !op.may_begin() {
             return;
@@ -24,7 +24,7 @@ impl TxSide {
                 let (source, notifies) = (Outgoing::Write(op.clone()), op.notifies());
                 self.write(now, OpRef(op), source, notifies);
             }
-            // Its end found no send of it here, and comes no more.
+            // The end of the region found no send of it here, and does not come again.
             OpKind::Send { .. } if op.prepared.has_ended_regions() => {
                 ends.finishes.push(Finish::Failed(op, Failure::RegionDropped));
             }
@@ -32,7 +32,7 @@ impl TxSide {
                 self.send(now, OpRef(op), tag, ends);
                 drain_tx(self, ends);
             }
-            // These begin with the caller: what they need first is on the receiving half.
+            // These begin with the caller: they start on the receiving side.
             OpKind::Read | OpKind::Receive { .. } => {}
         }
     }
@@ -50,7 +50,7 @@ impl SendHost<OpRef> for Ends<'_> {
         if path == SendPath::Shared {
             match prepared.peer.beside.sharing.works() {
                 true => op.set_carriage(Carriage::Shared),
-                // For the sake of later ones.
+                // For later messages.
                 false => self.finishes.push(Finish::AskToShare(op.clone())),
             }
         }
@@ -71,7 +71,7 @@ impl SendHost<OpRef> for Ends<'_> {
     }
 }
 
-/// Starts a receive: from now on a message may land in it, and the peer is told so.
+/// Starts a receive and announces it to the peer. From now on a message may land in it.
 ///
 /// Receives count in the order of this call.
 pub(crate) fn begin_receive(
@@ -84,7 +84,7 @@ pub(crate) fn begin_receive(
     let leave = engine.message_paths.leave(engine, peer, &op.prepared);
     let new = NewReceive::new(OpRef(op.clone()), tag, leave, key);
     let mut rx = peer.rx();
-    // Under the lock: whoever ends a region looks for its receives afterwards.
+    // Under the lock: the thread that ends a region looks for its receives afterwards.
     if op.prepared.has_ended_regions() {
         drop(rx);
         return op.fail_for(Failure::RegionDropped);
@@ -94,7 +94,7 @@ pub(crate) fn begin_receive(
     peer.tx().announce(op.posted, news);
 }
 
-/// Starts a read: asks the peer for the data, in as many messages as it takes.
+/// Starts a read: asks the peer for the data, in as many messages as needed.
 pub(crate) fn begin_read(peer: &PeerShared, op: &OpHandle) {
     let prepared = &op.prepared;
     let key = |region: u32| prepared.regions[region as usize].key;

@@ -1,4 +1,4 @@
-//! The CPUs that interfaces are bound to, as the settings say.
+//! CPUs that the settings bind interfaces to.
 
 use std::thread::{Builder, ScopedJoinHandle};
 
@@ -7,10 +7,10 @@ use polyrail_sys::threads::{allowed_cpus, bind_current};
 
 use crate::base::error::{EngineError, origin_of};
 
-/// More than any machine has; the kernel leaves out what is not there.
+/// More CPUs than any machine has. The kernel ignores those that don't exist.
 const CPUS_MAX: u32 = 1024;
 
-/// Reads bindings, of which this process can use all CPUs.
+/// Reads bindings. This process can use all CPUs of the result.
 ///
 /// Bindings may name CPUs outside the caller's affinity: users put `taskset` around a program with
 /// bindings to keep its other threads off the CPUs of the proxies.
@@ -18,7 +18,7 @@ pub(crate) fn bindings(
     config: &Config,
     (setting, text): (&'static str, &str),
 ) -> Result<Vec<Binding>, EngineError> {
-    // The configuration has checked the syntax, so an error means none.
+    // The configuration has checked the syntax, so an error means no bindings.
     let mut bindings = parse_bindings(text).unwrap_or_default();
     if bindings.is_empty() {
         return Ok(bindings);
@@ -41,22 +41,22 @@ pub(crate) fn bindings(
     Ok(bindings)
 }
 
-/// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
+/// The CPUs that threads of this process can be bound to: the online CPUs of its cgroup.
 fn bindable_cpus() -> Result<Vec<u32>, EngineError> {
     let every: Vec<u32> = (0..CPUS_MAX).collect();
-    // A thread of its own, for it keeps what it tries.
+    // A separate thread, because the affinity that it tries stays with it.
     let tried = std::thread::scope(|scope| {
         let try_all = || bind_current(&every).and_then(|()| allowed_cpus());
         Builder::new().spawn_scoped(scope, try_all).map(ScopedJoinHandle::join)
     });
     match tried {
         Ok(Ok(Ok(cpus))) => Ok(cpus),
-        // Where binding or another thread is forbidden, what there is now is all there is.
+        // Only the CPUs of this thread are usable where binding or another thread is forbidden.
         _ => usable_cpus(),
     }
 }
 
-/// The CPUs that this thread may use.
+/// CPUs that this thread may use.
 pub(crate) fn usable_cpus() -> Result<Vec<u32>, EngineError> {
     allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })
 }

@@ -1,24 +1,23 @@
-//! Every budget of an engine that its peers share.
+//! All budgets of an engine that its peers share.
 //!
 //! | budget | limit | a peer may take | the least of each peer | past that |
 //! |---|---|---|---|---|
-//! | pinned memory to send, and to receive | half of `staging_limit_bytes` each | 7/8 of it | one ring of a chunk | the chunk waits; idle rings are given back, and those of stalled payload |
+//! | pinned memory to send, and to receive | half of `staging_limit_bytes` each | 7/8 of it | one ring of a chunk | the chunk waits; idle rings are given back, and rings of stalled payload |
 //! | connections from peers | `flow_limit` | 7/8 of it | 1 | refused |
 //! | connections through shared memory | `STREAMS_MAX` | `STREAMS_OF_A_PEER_MAX` | 1 | the socket is used |
-//! | connections of a plugin that are to come | `LISTENERS_MAX` | `MOST_ASKED` | 1 | the flow's own connection is used |
-//! | notifications that nobody has taken | `notification_queue` | an equal share | 1 | nothing is read from the peer |
+//! | pending connections of a plugin | `LISTENERS_MAX` | `MOST_ASKED` | 1 | the flow's own connection is used |
+//! | notifications that the user has not taken | `notification_queue` | an equal share | 1 | nothing is read from the peer |
 //!
-//! `Inbox` has the last one. The others are a `Budget` each, whose reserve is for peers
-//! that have nothing of it.
+//! `Inbox` holds the last one. Each of the others is a `Budget`, whose reserve is for peers that hold nothing of it.
 
 use std::sync::Arc;
 
 use polyrail_proto::budget::{Budget, StagingBudget};
 
-/// See the head of this file.
+/// Budgets of the table at the top of this file.
 pub(crate) struct Budgets {
     pub(crate) staging: Arc<StagingBudget>,
-    /// Connections from peers: arriving, up, or about to be closed.
+    /// Connections from peers: arriving, up, or about to close.
     pub(crate) connections: Arc<Budget>,
     pub(crate) streams: Arc<Budget>,
     pub(crate) listeners: Arc<Budget>,
@@ -43,7 +42,7 @@ mod tests {
 
     const RING: u64 = 2 << 20;
 
-    /// Every budget of places, with its limit. All fields are named here, so that a new one comes to this list.
+    /// All budgets of places, with their limits. All fields are named here, so that a new one is added to this list.
     fn places(budgets: &Budgets) -> [(&'static str, &Arc<Budget>, u64); 3] {
         let Budgets { staging: _, connections, streams, listeners } = budgets;
         [

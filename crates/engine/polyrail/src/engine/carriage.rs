@@ -1,4 +1,4 @@
-//! How the payload of an operation gets to the other end, where it is not the rails that carry it.
+//! Ways other than the rails by which the payload of an operation reaches the other end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,27 +8,27 @@ use polyrail_proto::message::PostedReceive;
 use crate::device::host_copy::job::HostJob;
 use crate::memory::tickets::Tickets;
 
-/// What carries the payload of an operation instead of the rails. Set once, before anybody looks for it.
+/// Carrier of an operation's payload other than the rails. Set once, before any thread reads it.
 pub(crate) enum Carriage {
-    /// Devices copy it from end to end, until these are done.
+    /// Devices copy it end to end, until these tickets are done.
     Devices(Tickets),
-    /// CPUs copy it from end to end.
+    /// CPUs copy it end to end.
     Cpus(CpuCopies),
-    /// The caller has copied it from end to end.
+    /// The caller has copied it end to end.
     Caller,
-    /// A receive: its sender has copied the message there.
+    /// For a receive: its sender has copied the message into place.
     Sender,
-    /// A send: its receive is in a device's memory, and takes the payload from memory that both ends have
-    /// open. The rails carry the rest.
+    /// For a send: its receive is in a device's memory and takes the payload from memory that both ends have open. The
+    /// rails carry the rest.
     Shared,
 }
 
-/// What CPUs copy. The rails take it if they can't.
+/// A copy by CPUs. The rails take the payload if it fails.
 pub(crate) struct CpuCopies {
     pub(crate) job: Arc<HostJob>,
-    /// If it is a send: the receive into which it is copied.
+    /// For a send: the receive into which it is copied.
     pub(crate) receive: Option<PostedReceive>,
-    /// The rails have taken it.
+    /// Set once the rails have taken the payload.
     is_given_up: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! How others talk to the control thread.
+//! Interface of other threads to the control thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,16 +18,16 @@ use crate::engine::joining::Admission;
 use crate::engine::peer::PeerShared;
 use crate::engine::tasks::Answer;
 
-/// How others talk to the control thread.
+/// The control thread as other threads see it.
 pub(crate) struct ControlHandle {
     pub(crate) poller: Arc<Poller>,
     pub(crate) commands: SegQueue<ControlCommand>,
-    /// Whether the thread looks after peers regularly just now.
+    /// Set while the thread regularly looks after peers.
     pub(crate) ticking: AtomicBool,
     pub(crate) refused: AtomicU64,
 }
 
-/// What the thread is asked to do.
+/// A request to the control thread.
 pub(crate) enum ControlCommand {
     Connect {
         peer: Arc<PeerShared>,
@@ -45,15 +45,15 @@ pub(crate) enum ControlCommand {
     },
     PeerLeft {
         peer: Arc<PeerShared>,
-        /// Its reason, if it said one.
+        /// The peer's reason, if it gave one.
         says: Option<String>,
     },
-    /// The peer is asked something, by a thread that can wait for its lock.
+    /// Ask the peer a question, on a thread that can wait for its lock.
     Ask {
         peer: Arc<PeerShared>,
         question: Message,
     },
-    /// The user has said whether a peer may join.
+    /// The user has decided whether a peer may join.
     Decided {
         question: u64,
         verdict: Admission,
@@ -75,30 +75,30 @@ impl ControlHandle {
         })
     }
 
-    /// The thread looks at none any more: whoever waits for an answer gets none.
+    /// Drops all commands, which the thread reads no more. Callers that wait for an answer get none.
     pub(crate) fn forget_commands(&self) {
         while self.commands.pop().is_some() {}
     }
 
-    /// The engine is closing, or callers have left something to send: the thread has to look.
+    /// Wakes the thread: the engine is closing, or callers have left something to send.
     pub(crate) fn wake(&self) {
         self.poller.wake();
     }
 
-    /// Returns whether the thread looks after peers regularly. It may change at any time.
+    /// Whether the thread regularly looks after peers. May change at any time.
     #[inline]
     pub(crate) fn is_ticking(&self) -> bool {
         self.ticking.load(Ordering::Relaxed)
     }
 
-    /// Something is outstanding: deadlines count.
+    /// Starts regular looks, because something is outstanding and deadlines count.
     pub(crate) fn start_ticking(&self) {
         if !self.is_ticking() && !self.ticking.swap(true, Ordering::AcqRel) {
             self.poller.wake();
         }
     }
 
-    /// Has the thread do something.
+    /// Queues a command and wakes the thread.
     pub(crate) fn command(&self, command: ControlCommand) {
         self.commands.push(command);
         self.poller.wake();

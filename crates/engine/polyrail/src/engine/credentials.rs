@@ -1,4 +1,4 @@
-//! Who an engine is, and whom it lets in.
+//! The identity of an engine, and the engines that it lets in.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::base::certificate_files::CertificateFiles;
 
 pub(crate) struct Credentials {
     pub(crate) identity: Identity,
-    /// What its metadata carries.
+    /// Capability in its metadata.
     pub(crate) capability: Capability,
-    /// Whom it lets in.
+    /// Credentials of the engines that it lets in.
     pub(crate) keyring: RwLock<Keyring>,
-    /// Where its certificate is from, if it has one.
+    /// Files of its certificate, if it has one.
     pub(crate) certificates: Option<CertificateFiles>,
 }
 
@@ -27,7 +27,7 @@ impl Credentials {
         Metadata { card: card.clone(), capability: self.capability.clone() }
     }
 
-    /// Its certificate, if it has one.
+    /// The engine's certificate, if it has one.
     pub(crate) fn certified(&self) -> Option<Arc<Certified>> {
         self.keyring.read().certified.clone()
     }
@@ -45,7 +45,7 @@ impl Credentials {
         FirstWords::new(&self.identity, proof, certified, to, hello)
     }
 
-    /// Takes up a certificate that was renewed.
+    /// Loads a renewed certificate.
     pub(crate) fn renew(&self) {
         let Some(files) = &self.certificates else { return };
         if let Some(renewed) = files.renewed(self.certified().as_deref()) {

@@ -1,4 +1,4 @@
-//! What brings chunks into place for a peer's flows, as all see it who hold the lock of the peer.
+//! The devices and plugins that bring chunks of a peer's flows into place, readable under the lock of the peer.
 
 use polyrail_carrier::Lane;
 use polyrail_proto::wire::RefusalCode;
@@ -6,30 +6,30 @@ use polyrail_proto::{Landings, Permission};
 
 use crate::memory::tickets::{Tickets, all_done};
 
-/// The bringer of a chunk: devices, or a plugin.
+/// The devices or the plugin that bring a chunk.
 #[derive(Default)]
 pub(crate) struct Bringer {
-    /// None before the copies are begun.
+    /// None before the copies begin.
     pub(crate) tickets: Option<Tickets>,
-    /// The connection of a plugin that brings it.
+    /// The plugin connection that brings the chunk.
     pub(crate) lane: Option<Lane>,
 }
 
 impl Bringer {
-    /// Returns the outcome, if it is known: the chunk is in place, or never will be.
+    /// Returns the outcome, if known: the chunk is in place, or never will be.
     pub(crate) fn ended(&self) -> Option<Permission> {
         match &self.tickets {
             Some(tickets) => match all_done(tickets) {
                 Ok(is_done) => is_done.then_some(Ok(())),
                 Err(_) => Some(Err(RefusalCode::Device)),
             },
-            // The plugin has it, and does not return.
+            // The plugin still has the chunk and does not return.
             None => self.lane.as_ref()?.is_given_up().then_some(Err(RefusalCode::Device)),
         }
     }
 }
 
-/// Connections of plugins that bring something.
+/// Plugin connections that still bring chunks.
 pub(crate) fn busy_lanes(landings: &Landings<Bringer>) -> impl Iterator<Item = Lane> + use<> {
     let mut lanes: Vec<Lane> = Vec::new();
     for lane in landings.unsettled().filter_map(|bringer| bringer.lane.as_ref()) {

@@ -1,5 +1,4 @@
-//! How operations end before they are complete: by the user's will, by their deadline, with a region of
-//! theirs, or with their peer.
+//! Early ends of operations: by the user, by their deadline, with one of their regions, or with their peer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +18,21 @@ use crate::memory::lanes::wait_for_lanes;
 use crate::memory::region_core::RegionCore;
 
 impl EngineShared {
-    /// The user wants an operation to end.
+    /// Ends an operation for the user.
     pub(crate) fn cancel(self: &Arc<Self>, op: &OpHandle) {
         self.cancel_for(op, Failure::Cancelled);
     }
 
     pub(crate) fn cancel_for(self: &Arc<Self>, op: &OpHandle, failure: Failure) {
-        // First of all: a thread of the original may have held the lock of its copies for ever.
+        // First: in a forked copy, a thread of the original may hold the lock of its copies forever.
         if self.is_forked() {
             return;
         }
-        // Who looks for the end of the copies finds it.
+        // The thread that checks for the end of the copies finds it.
         if op.transfer().is_none() && op.stop_copying(failure) {
             return;
         }
-        // What a device has begun can't be stopped, and is over soon; its notification can.
+        // A device's copy can't be stopped, and is over soon; its notification can.
         if op.is_over() || op.is_copying() && op.transfer().is_none() {
             return;
         }
@@ -42,7 +41,7 @@ impl EngineShared {
         match op.prepared.kind {
             OpKind::Write | OpKind::Send { .. } => {
                 let mut tx = peer.tx();
-                // It may have met its receive meanwhile.
+                // The send may have met its receive meanwhile.
                 if op.transfer().is_some() || !op.stop_copying(failure) {
                     let tag = match op.prepared.kind {
                         OpKind::Send { tag } => Some(tag),
@@ -83,8 +82,8 @@ impl EngineShared {
         ends.tell();
     }
 
-    /// A region of this engine has ended. Sends and receives that wait for each other don't use it yet, and
-    /// the other half may never come.
+    /// Ends the waiting sends and receives that use a region of this engine, which has ended. They don't use the region
+    /// yet, and the matching receive or send may never come.
     pub(crate) fn end_waiting(self: &Arc<Self>, region: &Arc<RegionCore>) {
         let uses = |op: &OpHandle| op.prepared.regions.iter().any(|used| Arc::ptr_eq(used, region));
         for peer in self.peers() {
@@ -100,8 +99,8 @@ impl EngineShared {
         }
     }
 
-    /// Ends reads and receives: when this returns, nothing of them lands any more. A receive into which its
-    /// sender may copy ends when the peer has confirmed that, or is gone.
+    /// Ends reads and receives: when this returns, nothing of them lands any more. A receive into which its sender may
+    /// copy ends when the peer has confirmed that, or is gone.
     pub(crate) fn end_awaited(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
@@ -117,7 +116,7 @@ impl EngineShared {
         self.see_off(peer, leaving, failure, ends);
     }
 
-    /// Waits until nothing of these reads and receives lands any more, and then ends them.
+    /// Waits until nothing of these reads and receives can land any more, and then ends them.
     fn see_off(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
@@ -126,11 +125,11 @@ impl EngineShared {
         ends: &mut Ends<'_>,
     ) {
         for it in leaving {
-            // A flow may be inside a non-blocking system call, or a device copy, or a plugin has it.
+            // A flow may be inside a non-blocking system call or a device copy, or a plugin holds it.
             wait_for_lanes(|| busy_lanes(&peer.rx().landings), || peer.rx().has_left(&it));
             if let Some(job) = &it.lent {
                 job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
-                // It copies a piece at most.
+                // The job copies one more piece at most.
                 wait_patiently(|| job.ended().is_some());
             }
             let is_here = it.lent.is_some() || engine_here(peer.instance()).is_some();
@@ -144,7 +143,7 @@ impl EngineShared {
         }
     }
 
-    /// Ends what waits in the pool of a peer that is gone.
+    /// Ends the operations that wait in the pool of a peer that is gone.
     pub(crate) fn end_posted(&self, peer: &PeerShared) {
         while let Some(op) = peer.posted.pop() {
             op.fail_for(Failure::PeerLost);
@@ -152,8 +151,8 @@ impl EngineShared {
     }
 }
 
-/// Moves what was posted long ago and never fetched, because no flow is up or none takes bytes,
-/// to where its deadline is looked after. In order, so sends of one tag keep theirs.
+/// Submits operations that were posted long ago and never fetched, because no flow is up or none accepts bytes, so that
+/// their deadlines are watched. In order, so sends of one tag keep theirs.
 fn fetch_old(peer: &Arc<PeerShared>, tx: &mut TxSide, now: Time, ends: &mut Ends<'_>) {
     const OLD: Duration = Duration::from_millis(50);
     // Once the peer is gone its operations have been ended, and no more may enter.

@@ -1,4 +1,4 @@
-//! How operations finish: from what the halves of a peer say to the operations, when no lock is held.
+//! Finishing operations: what the sides of a peer report reaches the operations when no lock is held.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::engine::peer::{OpHandle, OpRef, TxSide};
 use crate::engine::state::EngineShared;
 
-/// What happens to an operation once no lock is held, in the engine that its peer is of.
+/// An end of an operation, handled in the peer's engine once no lock is held.
 pub(crate) enum Finish {
-    /// What the sending half says.
+    /// An end that the sending side reports.
     End(End<OpRef>),
-    /// A read or receive, or a part of it, is in place.
+    /// A read or receive has landed, or a part of it.
     Done(OpHandle, u64),
     Failed(OpHandle, Failure),
     /// The peer ended a read or receive.
@@ -25,23 +25,23 @@ pub(crate) enum Finish {
 
 /// Ends of operations that were found under a lock, kept until none is held.
 pub(crate) struct Ends<'a> {
-    /// Whose they are.
+    /// Engine of the operations.
     pub(crate) engine: &'a Arc<EngineShared>,
-    /// When this began.
+    /// Time at which the collection began.
     pub(crate) now: u64,
-    /// To be done when no lock is held.
+    /// Ends to handle when no lock is held.
     pub(crate) finishes: Vec<Finish>,
 }
 
 impl EngineShared {
-    /// What is found in it from now on.
+    /// An empty collection of ends that starts now.
     pub(crate) fn ends(self: &Arc<Self>) -> Ends<'_> {
         Ends { engine: self, now: monotonic_ns(), finishes: Vec::new() }
     }
 }
 
 impl Ends<'_> {
-    /// Reports the ends to those who wait for them; no lock may be held. Returns whether there were any.
+    /// Reports the ends to the operations. The caller must hold no lock. Returns whether there were any.
     pub(crate) fn tell(&mut self) -> bool {
         let any = !self.finishes.is_empty();
         let engine = self.engine;
@@ -84,7 +84,7 @@ fn run(end: End<OpRef>, engine: &Arc<EngineShared>) {
     }
 }
 
-/// Takes what became of operations, to act on it when no lock is held.
+/// Takes the ends of operations, to handle them when no lock is held.
 pub(crate) fn drain_tx(tx: &mut TxSide, ends: &mut Ends<'_>) {
     let now = Time(ends.now);
     ends.finishes.extend(std::iter::from_fn(|| tx.poll_end(now)).map(Finish::End));

@@ -1,7 +1,7 @@
 //! Rails that a plugin brings: `rails = plugin:/path/libnccl-net.so`.
 //!
-//! A device of the plugin is a rail like any other: it has flows of its own, whose heads and acknowledgements take
-//! a TCP connection. The plugin carries their payload.
+//! A device of the plugin is a rail like any other. It has its own flows, whose headers and acknowledgements use a TCP
+//! connection. The plugin carries their payload.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use polyrail_sys::interfaces::speed_mbps;
 use crate::base::error::{EngineError, origin_of};
 use crate::engine::left_out::wanted;
 
-/// A plugin whose devices can't all be rails is not asked for each of them.
+/// A plugin is not queried for each device if it has too many for all to be rails.
 const _: () = assert!(DEVICES_MAX == MAX_RAILS);
 
-/// The rails that the settings name, and the plugin that brings some of them.
+/// Selects the rails that the settings name, and loads the plugin that brings some of them.
 pub(crate) fn select_all(
     config: &Config,
     interfaces: &[Interface],
@@ -71,7 +71,7 @@ pub(crate) fn select_all(
         tx: cpus_of(&config.tx_bindings),
         rx: cpus_of(&config.rx_bindings),
         control: others.as_ref().and_then(|_| Some(own.first()?.interface.clone())),
-        // Before the peers' patience is over: who asks why a peer is gone is to hear of the plugin.
+        // Less than `peer_timeout_ms`, so that the reason of a lost peer names the plugin.
         call_limit: Duration::from_millis(config.peer_timeout_ms) * 3 / 4,
         ..Wishes::default()
     };
@@ -96,9 +96,9 @@ pub(crate) fn select_all(
     Ok((rails, Some(host)))
 }
 
-/// The CPUs of devices that bindings name.
+/// CPUs of devices, as the bindings name them.
 fn cpus_of(bindings: &str) -> Vec<CpusOf> {
-    // The configuration has checked them.
+    // The configuration has checked the syntax.
     let bindings = parse_bindings(bindings).unwrap_or_default();
     let named = bindings.into_iter().filter_map(|it| Some((it.interface?, it.cpus)));
     named.map(|(interface, cpus)| CpusOf { interface, cpus }).collect()
@@ -138,7 +138,7 @@ mod tests {
         let addresses: Vec<String> = (1..=65).map(|at| format!("127.0.0.{at}")).collect();
         let devices: Vec<String> = (0..65).map(|at| at.to_string()).collect();
         let (own, all) = (addresses.join(","), devices.join("+"));
-        // The plugin is not even looked for.
+        // The plugin is not even looked up.
         let beside = format!("127.0.0.1,plugin:/none/a.so@{}", devices[..64].join("+"));
         for spec in [own, format!("plugin:/none/a.so@{all}"), beside] {
             let text = refused(&spec).to_string();

@@ -1,4 +1,4 @@
-//! Notifications that wait to be taken.
+//! Notifications that wait for the user.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::engine::tasks::Bells;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Notification {
-    /// Who sent it.
+    /// The sender.
     pub peer: Peer,
     /// The bytes.
     pub data: Vec<u8>,
 }
 
-/// Notifications that wait to be taken, and who waits for some.
+/// Notifications that wait for the user, and the threads and tasks that wait for some.
 pub(crate) struct Inbox {
     pub(crate) queue: Awaited<InboxQueue<Notification>>,
     pub(crate) limits: InboxLimits,
     limit: usize,
-    /// Lines on what was forgotten.
+    /// Log lines about dropped notifications.
     forgotten: Seldom,
 }
 
@@ -44,7 +44,7 @@ impl Inbox {
         if self.queue.is_empty() { Vec::new() } else { self.queue.change(InboxQueue::take_all) }
     }
 
-    /// The peer is gone: what it left waits on, and the others have larger shares.
+    /// Handles the end of a peer: its notifications stay, and the shares of other peers grow.
     pub(crate) fn peer_left(&self, share: &InboxShare) {
         self.limits.peer_left();
         self.queue.change(|queue| self.note_dropped(queue.peer_left(share, &self.limits)));

@@ -1,4 +1,4 @@
-//! Who may join: what a peer that comes by itself says of itself, and what is made of it.
+//! Admission of peers that connect by themselves: their claims, and the decision.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,11 @@ use polyrail_proto::hello::Card;
 
 use polyrail_proto::life::Names;
 
-/// The user's own code, which decides.
+/// The user's code that decides.
 pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;
 
-/// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address is
-/// what the kernel says. That it is this instance is proven, and so are the names on its
-/// certificate, if it has one. What it calls itself is its own word.
+/// A peer that wants to join by itself, as [`crate::EngineBuilder::admit`] sees it. Its address comes from the kernel.
+/// Its instance is proven, and so are the names on its certificate, if it has one. Its name is only its own claim.
 ///
 /// ```
 /// use polyrail::{Admission, Incoming};
@@ -39,28 +38,28 @@ pub struct Incoming {
     pub(crate) names: Names,
 }
 
-/// What is said to a peer that wants to join; [`crate::EngineBuilder::admit`] has an example.
+/// The answer to a peer that wants to join; [`crate::EngineBuilder::admit`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It becomes a peer.
+    /// Accept the peer.
     Accept,
-    /// It does not, and hears this reason, of which 512 bytes are passed on.
+    /// Refuse the peer for this reason, of which 512 bytes are sent to it.
     Refuse(String),
 }
 
 impl Incoming {
-    /// Where its connection comes from. The port is that of this connection only.
+    /// Remote address of its connection. The port is that of this connection only.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it calls itself.
+    /// Name that the engine gives itself.
     pub fn name(&self) -> &str {
         &self.card.name
     }
 
-    /// The names on its certificate, which `allowed_names` allows one of: DNS names and SPIFFE IDs.
-    /// None if it proved something else than a certificate.
+    /// The DNS names and SPIFFE IDs on its certificate, of which `allowed_names` allows one. Empty if the peer did not
+    /// authenticate with a certificate.
     ///
     /// ```
     /// use polyrail::{Admission, Incoming};
@@ -81,17 +80,17 @@ impl Incoming {
         &self.names
     }
 
-    /// The number of its run, as it says.
+    /// Number of the engine's run.
     pub fn instance(&self) -> InstanceId {
         self.card.instance
     }
 
-    /// Where it says that it listens, a rail each.
+    /// Addresses that it claims to listen on, one for each rail.
     pub fn listens_on(&self) -> Vec<SocketAddr> {
         self.card.rails.iter().map(|rail| rail.address).collect()
     }
 
-    /// Whether it says that it is on this host.
+    /// Whether it claims to be on this host.
     pub fn is_same_host(&self) -> bool {
         self.same_host
     }

@@ -1,4 +1,4 @@
-//! The kernel's routes, as an engine asks for them.
+//! Queries of an engine for the kernel's routes.
 
 use std::io::ErrorKind;
 use std::sync::Once;
@@ -14,7 +14,7 @@ pub(crate) struct KernelRoutes {
     socket: Mutex<Option<Routes>>,
 }
 
-/// Questions that are asked in a row. After one that fails, no other is asked: each may wait for its whole limit.
+/// A sequence of queries. After the first failure no other is made, because each may wait for its whole limit.
 pub(super) struct Round<'a> {
     socket: MutexGuard<'a, Option<Routes>>,
     has_failed: bool,
@@ -67,7 +67,7 @@ fn is_late(error: &Error) -> bool {
     matches!(error, Error::Refused { source, .. } if source.kind() == ErrorKind::TimedOut)
 }
 
-/// Says once that the kernel can't be asked.
+/// Logs once that the kernel can't be queried.
 fn note(error: &dyn std::fmt::Display) {
     NOT_ASKED.call_once(|| {
         tracing::warn!(target: "polyrail::rail", why = %error,

@@ -1,10 +1,10 @@
-//! Who is known to an engine: peers that the user adds, and peers that say hello or come back.
+//! Peers that an engine knows: those that the user adds, and those that say hello or come back.
 //!
-//! [`polyrail_proto::life`] decides what follows from an event. Here it is carried out.
+//! [`polyrail_proto::life`] decides what follows from an event. This module carries it out.
 //!
-//! A hello never replaces a card that the user gave: a peer that comes back by itself is known by
-//! that card, and a hello with another one is refused. A new session never replaces one with flows up: the engine refuses it and probes those flows, and the peer
-//! tries again.
+//! A hello never replaces a card that the user gave. A peer that comes back by itself is known by that card, and a
+//! hello with another card is refused. A new session never replaces one with flows up: the engine refuses it and probes
+//! those flows, and the peer tries again.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -25,16 +25,16 @@ use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
 
-/// Why a flow is not welcome, and what its peer is told.
+/// Code and text with which a flow is refused.
 pub(crate) type Unwelcome = (RefusedCode, String);
 
 impl EngineShared {
-    /// Whether it is a peer of this engine, and not of another one in this process.
+    /// Whether the peer belongs to this engine, and not to another one in this process.
     pub(crate) fn is_own(&self, peer: &PeerShared) -> bool {
         peer.engine == self.card.instance
     }
 
-    /// The engine of this instance has shown a certificate with these names, if there are any.
+    /// Notes the names on the certificate that the engine of this instance has shown. Does nothing if there are none.
     pub(crate) fn note_names(&self, instance: InstanceId, names: Names) {
         if names.is_empty() {
             return;
@@ -45,7 +45,7 @@ impl EngineShared {
         }
     }
 
-    /// Adds a peer by the user's will, or finds it: flows are connected at once.
+    /// Adds or finds a peer for the user, and connects its flows at once.
     pub(crate) fn add_peer(
         self: &Arc<Self>,
         metadata: Metadata,
@@ -62,33 +62,32 @@ impl EngineShared {
                     peer.by_user.store(true, Ordering::Release);
                     let mut parted = self.parted();
                     let parting = parted.entry(metadata.card.instance);
-                    // Nothing stands against it any more.
+                    // Clear what stood against this instance.
                     parting.state = PeerState::Unknown;
                     parting.given = Some(peer.metadata());
                     drop(parted);
                     self.connect_flows(&peer);
                     return Ok(peer);
                 }
-                // Whoever ends it is about to take it off the list.
+                // The thread that ends the peer is about to take it off the list.
                 Action::Begin => std::thread::yield_now(),
                 Action::BeginAnew if peer.life.standing.is_parting() => {
                     self.lose_peer(&peer, event, LostReason::Removed);
                 }
                 Action::BeginAnew => {
                     if peer.close_unused() {
-                        // Nothing has passed: whoever it was may come again as if for the first
-                        // time.
+                        // Nothing has passed, so this instance may come again as if for the first time.
                         peer.life.is_unused.store(true, Ordering::Release);
                     }
                     self.lose_peer(&peer, event, LostReason::OtherMetadata);
                 }
-                // Only one that is told of the engine's end is neither kept nor replaced.
+                // Only a peer that gets the closing engine's goodbye is neither kept nor replaced.
                 _ => return Err(PeerError::Closed),
             }
         }
     }
 
-    /// A peer says hello: finds it, or adds it, and takes a place for the connection.
+    /// Handles a peer's hello: finds or adds the peer, and takes a place for the connection.
     pub(crate) fn greet(
         self: &Arc<Self>,
         hello: &FlowHello,
@@ -99,8 +98,7 @@ impl EngineShared {
         let mut greeter = greeter.map_err(malformed)?;
         let (instance, session) = (hello.card.instance, greeter.session());
         loop {
-            // In this order: what ends meanwhile is noted among the parted before it leaves the
-            // list.
+            // In this order: a peer that ends meanwhile is noted in `parted` before it leaves the list.
             let live = self.peer(instance);
             let parting = self.parted().get(instance).cloned();
             let given = parting.as_ref().and_then(|parting| parting.given.as_ref());
@@ -132,7 +130,7 @@ impl EngineShared {
                         return Ok(admitted);
                     }
                 }
-                // The thread that ends it is about to take it off the list.
+                // The thread that ends the peer is about to take it off the list.
                 (Step::Wait, _) => std::thread::yield_now(),
                 (Step::End(event), Some(peer)) => {
                     self.lose_peer(&peer, event, LostReason::Anew);
@@ -147,7 +145,7 @@ impl EngineShared {
                     return Err(refused(RefusedCode::OtherSession));
                 }
                 (Step::Refuse(code), _) => return Err(refused(code)),
-                // These are steps for a session that is there.
+                // These steps need an existing session.
                 (Step::Welcome | Step::End(_) | Step::EndBoth(_) | Step::Probe, None) => {
                     return Err(refused(RefusedCode::OtherSession));
                 }
@@ -155,7 +153,7 @@ impl EngineShared {
         }
     }
 
-    /// Takes a place for a connection of the peer, and notes the number of the peer's session.
+    /// Takes a place for a connection of the peer, and notes the number of its session.
     fn admit(
         &self,
         peer: Arc<PeerShared>,
@@ -167,13 +165,13 @@ impl EngineShared {
         Ok((peer, place))
     }
 
-    /// A place for a connection of the peer.
+    /// Takes a place for a connection of the peer.
     fn place(&self, peer: &PeerShared, hello: &FlowHello) -> Result<Taken, Unwelcome> {
         let place = peer.account.quotas.place(hello.flows, self.connection_limit());
         place.map_err(|why| (RefusedCode::Limit, why))
     }
 
-    /// The most connections of all peers together. Some descriptors stay for other things, whatever
+    /// Maximum number of connections of all peers together. Keeps some descriptors for other uses, whatever
     /// `flow_limit` allows.
     pub(crate) fn connection_limit(&self) -> u32 {
         let descriptors = descriptor_limit();
@@ -181,8 +179,9 @@ impl EngineShared {
         u32::try_from(most).unwrap_or(u32::MAX).min(self.config.flow_limit)
     }
 
-    /// Peers that nobody added cost memory until they are given up, even without a connection. At
-    /// most [`EngineShared::connection_limit`] of them may be known: one for each connection.
+    /// Refuses a newcomer when too many are known. Peers that the user did not add cost memory until they are given up,
+    /// even without a connection. At most [`EngineShared::connection_limit`] of them may be known: one for each
+    /// connection.
     fn check_newcomers(&self) -> Result<(), Unwelcome> {
         let limit = self.connection_limit();
         let is_newcomer = |peer: &&Arc<PeerShared>| !peer.by_user.load(Ordering::Acquire);
@@ -195,7 +194,7 @@ impl EngineShared {
         Err((RefusedCode::Limit, text))
     }
 
-    /// Whether nobody has added this instance here, nor removed it.
+    /// Whether the user has neither added nor removed this instance, and it is not a peer.
     pub(crate) fn is_stranger(&self, instance: InstanceId) -> bool {
         let parted = self.parted();
         let is_ours =
@@ -203,8 +202,7 @@ impl EngineShared {
         !parted.get(instance).is_some_and(is_ours) && self.peer(instance).is_none()
     }
 
-    /// The peer of this card's instance; says whether it was made just now. `by_user`: who gave the
-    /// card.
+    /// Returns the peer of this card's instance, and whether this call created it. `by_user`: the user gave the card.
     fn find_or_make(
         self: &Arc<Self>,
         metadata: &Metadata,
@@ -217,7 +215,7 @@ impl EngineShared {
         if let Some(known) = self.peer(card.instance) {
             return Ok((known, false));
         }
-        // Before the lock is taken, which everybody needs who looks for a peer.
+        // Before taking the lock, which every lookup of a peer needs.
         let layout = self.layout(card, by_user)?;
         let owner: Weak<Self> = Arc::downgrade(self);
         let options = PeerOptions {
@@ -245,7 +243,7 @@ impl EngineShared {
         *peer.names.lock() = self.peers.names.lock().of(card.instance);
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.list.write();
-        // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.
+        // Under the lock: the thread that closes the engine ends all peers that it finds in the list afterwards.
         if self.is_closed() {
             return Err(PeerError::Closed);
         }
@@ -259,15 +257,15 @@ impl EngineShared {
         Ok((peer, true))
     }
 
-    /// Says something on every flow that came from the peer: where nobody is any more, the other
-    /// kernel answers that with a reset. An outage may have swallowed the first one.
+    /// Sends data on every flow that came from the peer. If the peer is gone, the other kernel answers with a reset. An
+    /// outage may have swallowed the first one.
     pub(crate) fn probe(&self, peer: &Arc<PeerShared>) {
         for proxy in &self.proxies.all {
             proxy.command(ProxyCommand::Probe { peer: peer.clone() });
         }
     }
 
-    /// `by_user`: whether this engine is to connect to it.
+    /// Lays out flows to the card's engine. `by_user`: whether this engine connects to it.
     fn layout(&self, card: &Card, by_user: bool) -> Result<Layout, PeerError> {
         let reach = self.reach(&card.rails);
         let pairing = self.pairing_of(&card.rails, &reach).for_peer(by_user)?;
@@ -276,7 +274,7 @@ impl EngineShared {
         Layout::new(pairing, channels, self.config.sockets, self.config.flow_limit)
     }
 
-    /// Rails that no flow will take, and why.
+    /// Logs rails that no flow uses, and the reasons.
     fn log_idle(&self, card: &Card, pairing: &Pairing) {
         let peer = &card.name;
         for (rail, why) in self.card.rails.iter().zip(&pairing.idle_local) {

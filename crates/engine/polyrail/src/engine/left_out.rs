@@ -1,4 +1,4 @@
-//! What the log says of interfaces that are no rails.
+//! Log lines about interfaces that are not rails.
 
 use parking_lot::Mutex;
 use polyrail_config::{AddressFamily, Config, Origin};
@@ -17,7 +17,7 @@ pub(crate) fn wanted(config: &Config) -> Wanted<'_> {
     }
 }
 
-/// Warns of names behind `^` that match no interface, once for a process whose engines have the same.
+/// Warns of names behind `^` that match no interface, once per process if all engines have the same.
 pub(crate) fn warn_of_unknown(config: &Config, all: &[Interface]) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let unknown = own_unknown(config, all).join(", ");
@@ -27,7 +27,7 @@ pub(crate) fn warn_of_unknown(config: &Config, all: &[Interface]) {
     }
 }
 
-/// Such names, if they are of Polyrail's own setting: NCCL's users list names that only some of their hosts have.
+/// Such names in Polyrail's own setting. NCCL's users list names that only some of their hosts have.
 fn own_unknown(config: &Config, all: &[Interface]) -> Vec<String> {
     match config.origin("rails").is_some_and(Origin::is_foreign) {
         true => Vec::new(),
@@ -35,7 +35,7 @@ fn own_unknown(config: &Config, all: &[Interface]) -> Vec<String> {
     }
 }
 
-/// Writes to the log what is no rail and why, once for a process whose engines all find the same.
+/// Logs the interfaces that are not rails and the reasons, once per process if all engines find the same.
 pub(crate) fn log(config: &Config, remark: Option<&str>, left_out: &[LeftOut]) {
     static LAST: Mutex<String> = Mutex::new(String::new());
     let line = LeftOut::line(left_out).unwrap_or_default();

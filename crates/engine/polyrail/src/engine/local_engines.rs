@@ -1,5 +1,5 @@
-//! The engines of this process: between two of them a device copies without a word to the other
-//! side, and queues of each may keep memory of all.
+//! The engines of this process. Between two of them a device copies without a message to the other side, and queues of
+//! each may keep memory of all.
 
 use std::sync::{Arc, Weak};
 
@@ -10,10 +10,8 @@ use polyrail_sys::PerProcess;
 use crate::engine::state::EngineShared;
 use crate::memory::region_core::RegionCore;
 
-/// Engines, with their numbers.
 type Engines = Vec<(InstanceId, Weak<EngineShared>)>;
 
-/// The engines of this process.
 static ENGINES: PerProcess<Mutex<Engines>> = PerProcess::new();
 
 /// Makes an engine known to the others of this process.
@@ -29,14 +27,14 @@ pub(crate) fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
     engines.iter().find(|(known, _)| *known == instance).and_then(|(_, engine)| engine.upgrade())
 }
 
-/// The list is not locked meanwhile: whoever is the last to have an engine ends it.
+/// Iterates without the list's lock, because the last holder of an engine ends it.
 fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
     let engines = ENGINES.get().lock().clone();
     engines.into_iter().filter_map(|(_, engine)| engine.upgrade())
 }
 
-/// A region of that engine has ended: nothing waits for it any longer. Queues of all engines may keep a
-/// device's memory until they are used again, and should not.
+/// Handles the end of a region: ends the operations that still wait with it, and releases a device's memory. Queues of
+/// all engines would keep that memory until their next use.
 pub(crate) fn region_ended(region: &Arc<RegionCore>) {
     if region.is_waited_for()
         && let Some(engine) = engine_here(region.owner)

@@ -1,10 +1,10 @@
-//! Messages that CPUs copy straight into the memory of their receive, at a peer of this host.
+//! Messages that CPUs copy directly into the memory of their receive, at a peer of this host.
 //!
-//! A receive gives leave to that where its sender has its regions open (`path/messages.rs`); the first ones
-//! come over the rails meanwhile. Here is the sender. `polyrail_proto::peer::Outbound` notes what is copied by
-//! the receive's number. A sender that finds no note there copies nothing: the peer has withdrawn the receive. The
-//! thread that reads the withdrawal stops the job, and the peer's receive is over when no byte of it lands any
-//! more. When all bytes are in place, the data of the send, which then has no payload, says so over the rails.
+//! A receive permits that where its sender has its regions open (`path/messages.rs`). The first messages use the rails
+//! meanwhile. This module is the sender. `polyrail_proto::peer::Outbound` notes each copy by the receive's number. A
+//! sender that finds no note copies nothing: the peer has withdrawn the receive. The thread that reads the withdrawal
+//! stops the job, and the peer's receive ends when no more bytes of it can land. When all bytes have landed, the data
+//! of the send, now without payload, reports that over the rails.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::engine::peer::{Op, OpHandle, OpRef};
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
 
-/// The withdrawn receive's answer, as over the rails.
+/// The error for a withdrawn receive, as over the rails.
 const WITHDRAWN: Failure = Failure::Refused(RefusalCode::NotExpected);
 
 impl EngineShared {
-    /// The peer is to say where these places are, for the sake of later messages.
+    /// Asks the peer where these places are, for later messages.
     pub(super) fn ask_for_places(self: &Arc<Self>, op: &Op, places: &[Place]) {
         let peer = &op.prepared.peer;
         for (at, place) in places.iter().enumerate() {
@@ -39,14 +39,14 @@ impl EngineShared {
         }
     }
 
-    /// Copies a send into its receive, or has others copy it; or it takes the rails. No lock may be held.
+    /// Copies a send into its receive, has workers copy it, or gives it to the rails. The caller must hold no lock.
     pub(super) fn copy_message(self: &Arc<Self>, op: &OpHandle, receive: PostedReceive) {
         let peer = &op.prepared.peer;
         let send = (op.prepared.plan.segments(), &op.prepared.regions[..]);
         let find = |key| self.message_paths.region(self, peer, key);
         let parts = match message_parts(send, &receive.places, find, |far| far.memory.len()) {
             Ok(Some(parts)) => parts.into(),
-            // The peer has not said where its memory is, or has ended it.
+            // The peer has not described its memory, or has ended it.
             Ok(None) => return self.send_over_rails(op, &receive),
             Err(why) => {
                 self.copying.imports.note_obstacle(peer.instance(), Some(&why));
@@ -59,7 +59,7 @@ impl EngineShared {
         if let Some(other) = engine_here(instance)
             && !other.lend_receive(self.card.instance, &receive, &job)
         {
-            // It is over, which its engine says to whoever sends.
+            // The receive is over. Its engine reports that to the sender.
             return self.send_over_rails(op, &receive);
         }
         let number = receive.receive;
@@ -76,14 +76,14 @@ impl EngineShared {
         if self.follow_message(op, monotonic_ns()) {
             self.watcher(peer).command(ProxyCommand::Copying(op.clone()));
             if self.is_closing() {
-                // Its proxies may have looked for the last time.
+                // The engine's proxies may have made their last look.
                 self.finish_proxies();
             }
         }
     }
 
-    /// Goes on with a send when all of it is copied, or can't be; says whether it is still to be looked
-    /// at. No lock of a peer may be held.
+    /// Continues a send when all of it is copied, or can't be. Returns true while it must still be checked. The caller
+    /// must hold no lock of a peer.
     pub(super) fn follow_message(self: &Arc<Self>, op: &OpHandle, now: u64) -> bool {
         let Some((job, receive)) = op.message_job() else { return false };
         match job.ended() {
@@ -102,7 +102,7 @@ impl EngineShared {
         false
     }
 
-    /// All bytes are in place.
+    /// Finishes a send whose bytes have all landed.
     fn message_copied(self: &Arc<Self>, op: &OpHandle, receive: u64, now: u64) {
         let peer = &op.prepared.peer;
         let mut tx = peer.tx();
@@ -115,7 +115,7 @@ impl EngineShared {
         self.announce_short(peer);
     }
 
-    /// Nothing of the send is copied any more: it ends, and its receive if that still waits.
+    /// Ends a send of which nothing is copied any more, and its receive if that still waits.
     fn end_message(self: &Arc<Self>, op: &OpHandle, receive: u64, failure: Failure) {
         let peer = &op.prepared.peer;
         let mut tx = peer.tx();
@@ -128,7 +128,7 @@ impl EngineShared {
         op.fail_for(if is_gone { Failure::PeerLost } else { failure });
     }
 
-    /// CPUs can't copy the send: the rails carry it, unless it is over.
+    /// Gives the rails a send that CPUs can't copy, unless it is over.
     fn send_over_rails(self: &Arc<Self>, op: &OpHandle, receive: &PostedReceive) {
         let peer = &op.prepared.peer;
         if op.prepared.has_ended_regions() {
@@ -148,8 +148,8 @@ impl EngineShared {
         self.announce(peer);
     }
 
-    /// An engine of this process is about to copy into a receive of this one: says whether it may. Whoever
-    /// ends the receive ends the job first.
+    /// Lends a receive of this engine to an engine of this process that is about to copy into it. Returns whether it
+    /// may. The thread that ends the receive ends the job first.
     fn lend_receive(&self, to: InstanceId, receive: &PostedReceive, job: &Arc<HostJob>) -> bool {
         let Some(peer) = self.peer(to) else { return false };
         let mut rx = peer.rx();

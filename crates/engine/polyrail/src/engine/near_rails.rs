@@ -1,5 +1,5 @@
-//! Which devices of a hosted plugin are near a GPU: those that share the most of the way through the PCI bus with it,
-//! as sysfs has it, or else its NUMA node.
+//! Devices of a hosted plugin that are near a GPU: those that share the longest part of the path through the PCI bus
+//! with it, as sysfs lists it, or else its NUMA node.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,12 +15,12 @@ use polyrail_proto::rails::ChosenRail;
 use crate::engine::peer::PeerShared;
 use crate::memory::region_core::RegionCore;
 
-/// Of an engine.
+/// The near rails of an engine.
 #[derive(Default)]
 pub(crate) struct NearRails {
-    /// Rails of which it is known where their device is; none if that makes no difference.
+    /// Rails whose device's place is known. Empty if the places make no difference.
     places: Vec<(usize, PciPlace)>,
-    /// By a GPU's UUID: the rails near it, a bit each.
+    /// Bits of the near rails, by a GPU's UUID.
     known: Mutex<HashMap<[u8; 16], u64>>,
 }
 
@@ -38,13 +38,13 @@ impl NearRails {
         Self { places, known: Mutex::default() }
     }
 
-    /// Returns whether no rail is nearer to any memory than the others.
+    /// Whether no rail is nearer to any memory than the others.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The pairs of rails to a peer whose rail here is near memory in these regions, a bit each; 0 if none is, or the
+    /// Bits of the pairs of rails to a peer whose local rail is near the memory of these regions; 0 if none is, or the
     /// regions are near different ones.
     pub(crate) fn of_pairs(&self, peer: &PeerShared, regions: &[Arc<RegionCore>]) -> u64 {
         if self.is_empty() {

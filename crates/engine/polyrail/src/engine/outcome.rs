@@ -1,7 +1,7 @@
 //! The outcome of a transfer, and the listeners that are called with it.
 //!
-//! A listener may end other transfers. The engine calls their listeners after it has returned, one
-//! after the other, so that no chain of calls fills the stack.
+//! A listener may end other transfers. The engine calls their listeners after it returns, one after the other, so that
+//! no chain of calls fills the stack.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use polyrail_proto::error::TransferError;
 use crate::base::callback::{Callbacks, Users};
 
 thread_local! {
-    /// Ends to be told of once the present call has returned; `None` while there is no such call.
+    /// Ends to report once the present call returns; `None` while there is no such call.
     static WAITING: RefCell<Option<VecDeque<TransferEnd>>> = const { RefCell::new(None) };
 }
 
@@ -22,24 +22,24 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Payload bytes that are in place. For a receive: the length of the message.
+    /// Payload bytes that have landed. For a receive: the length of the message.
     pub bytes: u64,
-    /// From post to completion.
+    /// Time from post to completion.
     pub duration: Duration,
 }
 
-/// Is told of the end of transfers; given to [`crate::Request::tell`], which has a closure for it in
-/// [`crate::Request::on_end`].
+/// Callback for ends of transfers; given to [`crate::Request::tell`]. [`crate::Request::on_end`] takes a closure
+/// instead.
 ///
-/// Called once for each post, on the thread where it ends, which may be the one that posts. The
-/// rules of an [`Observer`](crate::Observer) hold here, too. If such a call ends other transfers, their
-/// listeners are called when it has returned.
+/// Called once for each post, on the thread where the transfer ends, which may be the thread that posts. The rules of
+/// an [`Observer`](crate::Observer) apply here, too. If such a call ends other transfers, their listeners are called
+/// after it returns.
 pub trait OnEnd: Send + Sync {
-    /// The transfer of this token is over.
+    /// The transfer with this token is over.
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>);
 }
 
-/// A closure that is told.
+/// A closure as a listener.
 pub(crate) struct Closure<F>(pub(crate) F);
 
 impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> {
@@ -48,7 +48,7 @@ impl<F: Fn(&Result<Outcome, TransferError>) + Send + Sync> OnEnd for Closure<F> 
     }
 }
 
-/// Whom to tell, and of what.
+/// A listener, and the token to pass to it.
 #[derive(Clone)]
 pub(crate) struct EndListener {
     pub(crate) target: Users<Arc<dyn OnEnd>>,
@@ -58,11 +58,11 @@ pub(crate) struct EndListener {
 /// Calls listeners, and counts those that it has yet to call.
 pub(crate) struct Listeners {
     callbacks: Arc<Callbacks>,
-    /// Transfers that are over and whose listener has not been told.
+    /// Number of finished transfers whose listener has not been called.
     untold: AtomicU32,
 }
 
-/// A transfer that is over, and who wants to know.
+/// A finished transfer and its listener.
 struct TransferEnd {
     listener: EndListener,
     result: Result<Outcome, TransferError>,
@@ -74,17 +74,17 @@ impl Listeners {
         Self { callbacks, untold: AtomicU32::new(0) }
     }
 
-    /// A transfer is over whose listener is to be told.
+    /// Counts a finished transfer whose listener must be called.
     pub(crate) fn note(&self) {
         self.untold.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether every listener that was noted has been told.
+    /// Whether every counted listener has been called.
     pub(crate) fn are_told(&self) -> bool {
         self.untold.load(Ordering::Acquire) == 0
     }
 
-    /// Tells a listener that was noted: now, or once the call of a listener that this thread is in has returned.
+    /// Calls a counted listener: now, or after the listener call that this thread is in returns.
     pub(crate) fn tell(
         self: &Arc<Self>,
         listener: EndListener,

@@ -1,5 +1,4 @@
-//! What the sender core carries: memory and message of a transfer, for an operation or a message between
-//! engines.
+//! Content for the sender core: memory and message of a transfer, for an operation or a message between engines.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::engine::peer::{OpHandle, OpRef};
 use crate::memory::region_core::RegionCore;
 use crate::memory::region_list::Regions;
 
-/// What a sender core carries: memory and message of a transfer.
+/// Content for the sender core: memory and message of a transfer.
 #[derive(Clone)]
 pub(crate) enum Outgoing {
     /// A write: everything is in the request, prepared once and posted many times.
@@ -32,17 +31,17 @@ pub(crate) struct Made {
 
 /// The reason for a made transfer.
 pub(crate) enum Cause {
-    /// The engines tell each other something.
+    /// A message between the engines.
     Engine,
     /// A message for this operation.
     Message(OpHandle),
     /// The data of this send.
     Send(OpHandle),
-    /// The data of a read of the peer, in shared memory if it asked for that.
+    /// The data of a read by the peer, in shared memory if it asked for that.
     PeersRead { shared: bool },
 }
 
-/// A region that ended, which is kept until its peer has let go of it.
+/// A region that ended, kept until its peer has released it.
 pub(crate) struct Release {
     pub(crate) latch: Arc<Latch>,
     pub(crate) _region: Arc<RegionCore>,
@@ -90,7 +89,7 @@ impl Operation for OpRef {
 }
 
 impl Outgoing {
-    /// When the operation was posted that it belongs to; 0 for what engines tell each other.
+    /// Time at which its operation was posted; 0 for messages between engines.
     pub(crate) fn posted(&self) -> Time {
         match self {
             Self::Write(op) => op.posted,
@@ -101,7 +100,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether its bytes are to lie in memory that the peer has open.
+    /// Whether its bytes must lie in memory that the peer has open.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::Write(op) => op.is_shared(),
@@ -113,7 +112,7 @@ impl Outgoing {
         }
     }
 
-    /// A device failed to copy bytes of it.
+    /// Notes that a device failed to copy its bytes.
     pub(crate) fn note_device_error(&self, why: String) {
         let op = match self {
             Self::Write(op) => op,

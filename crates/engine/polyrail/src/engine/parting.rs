@@ -1,4 +1,4 @@
-//! How peers part: by the user's will, with this engine, or because they are lost.
+//! Ends of peers: by the user, with this engine, or because they are lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,23 +23,23 @@ use crate::engine::state::EngineShared;
 use crate::engine::totals::Totals;
 use crate::memory::tickets::wait_all;
 
-/// How long a closing engine tries to tell its peers.
+/// Maximum time for which a closing engine tries to tell its peers.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(1000);
 
 impl EngineShared {
-    /// Ends all transfers with a peer, tells it so, and keeps it from coming back by itself.
+    /// Ends all transfers with a peer, tells the peer, and keeps it from coming back by itself.
     pub(crate) fn remove_peer(self: &Arc<Self>, peer: &Arc<PeerShared>) {
         if self.is_forked() {
             return;
         }
         if self.peer(peer.instance()).is_none_or(|known| Arc::ptr_eq(&known, peer)) {
-            // Before it ends: a hello that is read meanwhile finds it so.
+            // Before the peer ends, so that a hello that is read meanwhile finds it removed.
             let mut parted = self.parted();
             let parting = parted.entry(peer.instance());
             (parting.state, _) = parting.state.after(PeerEvent::Remove);
         }
         if callback::is_inside() || is_driving() {
-            // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
+            // Nothing else moves here meanwhile, so this thread must not wait. The control thread ends the peer.
             if self.begin_bye(peer, PeerEvent::Remove) {
                 self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
                 return self.control.start_ticking();
@@ -50,8 +50,8 @@ impl EngineShared {
         self.lose_peer(peer, PeerEvent::Told, LostReason::Removed);
     }
 
-    /// Says good-bye to a peer; says whether that is possible. It has been said when nothing is under way any
-    /// more. `event`: why.
+    /// Says goodbye to a peer. Returns whether that is possible. The goodbye has been sent when nothing is under way
+    /// any more. `event`: the cause.
     pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: PeerEvent) -> bool {
         let action = peer.life.standing.happens(event);
         let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
@@ -64,7 +64,7 @@ impl EngineShared {
         }
         let has_arrivals = peer.has_arrivals() && !peer.is_gone();
         if has_arrivals {
-            // It has connected to this engine, which may have nothing up towards it.
+            // The peer has connected to this engine, which may have nothing up towards it.
             let says_bye =
                 !is_reachable && peer.card.capabilities.contains(Capabilities::BYE_TO_SENDER);
             self.settle(peer, says_bye);
@@ -72,7 +72,8 @@ impl EngineShared {
         is_reachable || has_arrivals
     }
 
-    /// A user who was told of what landed here may end this engine at once: whoever sent it is told as well.
+    /// Acknowledges what has landed: a user who saw it land may end this engine at once, and its sender must know as
+    /// well.
     fn settle(&self, peer: &Arc<PeerShared>, says_bye: bool) {
         peer.links.unsettled.store(self.proxies.all.len(), Ordering::Release);
         for proxy in &self.proxies.all {
@@ -80,9 +81,9 @@ impl EngineShared {
         }
     }
 
-    /// The peer has said good-bye, and perhaps why.
+    /// Handles a peer's goodbye and its reason, if any.
     pub(crate) fn hear_bye(&self, peer: &Arc<PeerShared>, says: Option<String>) {
-        // No acknowledgement leaves before nothing here touches its regions any more.
+        // No acknowledgement may leave before all copies here have stopped touching its regions.
         let copies = self.copying.imports.end_all(peer.instance());
         peer.rx().ending.extend(copies);
         self.control.command(ControlCommand::PeerLeft { peer: peer.clone(), says });
@@ -98,8 +99,7 @@ impl EngineShared {
         }
     }
 
-    /// Ends peers that were told good-bye and have heard it, or had time to. Says whether some are
-    /// left.
+    /// Ends peers whose goodbye has been sent or has timed out. Returns whether some are left.
     pub(crate) fn end_leaving(self: &Arc<Self>) -> bool {
         let now = Instant::now();
         let over =
@@ -111,8 +111,8 @@ impl EngineShared {
         !self.leaving().is_empty()
     }
 
-    /// Something happens to the peer after which it is gone, unless it has come back meanwhile: every
-    /// operation with it ends, its flows are closed. Says whether it is gone.
+    /// Applies an event after which the peer is gone, unless it has come back meanwhile. Ends all its operations and
+    /// closes its flows. Returns whether the peer is gone.
     pub(crate) fn lose_peer(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
@@ -124,25 +124,25 @@ impl EngineShared {
         }
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.beside.sharing.stop_waiting();
-        // A hello that is just being read may still be noted there; nothing came of it either.
+        // A hello that is just being read may still be noted there. Nothing came of it either.
         let is_unused = peer.life.is_unused.load(Ordering::Acquire);
         let heard = peer.life.standing.heard_session().filter(|_| !is_unused);
         self.parted().end_session(peer.instance(), peer.life.standing.state(), heard);
-        // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
+        // Before the peer leaves the list: a thread that sees it gone finds the inbox within its bound.
         self.arrived.inbox.peer_left(&peer.account.inbox_share);
         let moved = Totals::of(peer);
         let mut peers = self.peers.list.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         self.peers.past.lock().add(&moved);
         drop(peers);
-        // Nobody accepts it any more, if ever anybody does.
+        // The user can't accept it any more.
         self.arrived.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
         self.resume_reading(&self.peers());
         self.end_posted(peer);
         self.copying.host_copies.stop_all_of(peer.instance(), Failure::PeerLost);
         wait_all(&self.copying.imports.end_all(peer.instance()));
-        // Whoever read its good-bye has ended those already. The peer takes the end of the connections for
-        // the word that nothing here touches its memory.
+        // The handler of its goodbye may have ended those already. The peer takes the end of the connections as proof
+        // that nothing here touches its memory.
         let ending = peer.rx().ending.clone();
         wait_all(&ending);
         let mut ends = self.ends();
@@ -170,8 +170,8 @@ impl EngineShared {
         true
     }
 
-    /// These proxies are within a plugin that does not return: operations with peers that are gone end, whatever the
-    /// proxies have of them. They find their flows down, should they come back. Says whether others have something yet.
+    /// Ends the operations of gone peers that these proxies still hold. The proxies are inside a plugin that does not
+    /// return. They find their flows down if it does. Returns whether other proxies still hold some.
     pub(crate) fn end_held(self: &Arc<Self>, proxies: &[usize]) -> bool {
         let held = std::mem::take(&mut *self.peers.held.lock());
         held.iter()

@@ -9,19 +9,19 @@ use crate::device::staging::Copiers;
 use crate::engine::finish::Ends;
 use crate::engine::state::EngineShared;
 
-/// What a pass over the flows has at hand.
+/// State of a pass over the flows.
 pub(crate) struct Pass<'a> {
     pub(crate) engine: &'a Arc<EngineShared>,
-    /// What ends meanwhile, since the beginning of the pass.
+    /// Ends that were found since the beginning of the pass.
     pub(crate) ends: Ends<'a>,
     pub(crate) scratch: &'a Memory,
     /// Queues of the devices whose memory is sent or received.
     pub(crate) copiers: Copiers,
-    /// Something came that a caller may be waiting for.
+    /// Set when something came that a caller may be waiting for.
     pub(crate) for_caller: bool,
-    /// Something was taken up that a caller sends.
+    /// Set when something was accepted that a caller sends.
     pub(crate) sends: bool,
-    /// What somebody holds a lock for is left for another pass.
+    /// Skips everything that needs a lock which another thread holds, and leaves it for another pass.
     pub(crate) hasty: bool,
 }
 

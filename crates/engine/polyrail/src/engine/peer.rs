@@ -1,6 +1,6 @@
-//! What an engine knows of a peer. Its two `halves` have a protocol core each, under the locks of
-//! `locking`; `parts` holds the rest, `flows` lead to it, an `op` is an operation with it, and `problems` and `ending`
-//! say what went wrong with it, and who learns of its end.
+//! State that an engine keeps of a peer. Each of the two `halves` has a protocol core, under the locks of `locking`.
+//! `parts` holds the rest, `flows` lead to the peer, and an `op` is an operation with it. `problems` collects its
+//! errors, and `ending` wakes the waiters for its end.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -43,21 +43,21 @@ pub(crate) use polyrail_proto::peer::OpKind;
 pub(crate) use prepared::{Prepared, Segments};
 pub(crate) use problems::{Down, silent_for};
 
-/// A peer. The parts in [`Identity`] are its fields as well. No thread holds the locks of `tx` and `rx` at once. Each is
-/// held for bookkeeping only, never during a system call on a socket.
+/// A peer. Derefs to [`Identity`]. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping
+/// only, never during a system call on a socket.
 pub(crate) struct PeerShared {
     identity: Identity,
     pub(crate) beside: Beside,
     pub(crate) account: Account,
     pub(crate) links: Links,
     pub(crate) life: Life,
-    /// Posted operations that wait for a proxy to fetch them.
+    /// Posted operations that a proxy has yet to fetch.
     pub(crate) posted: ArrayQueue<OpHandle>,
-    /// Progress threads that send to it.
+    /// Progress threads that send to the peer.
     pub(crate) wake: Wake,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
-    /// CPUs are to spare for waiting for these.
+    /// Whether spare CPUs allow spinning for these locks.
     spins: bool,
 }
 
@@ -70,7 +70,8 @@ impl Deref for PeerShared {
 }
 
 impl PeerShared {
-    /// A peer of which nothing is known but its card. `tx`: the proxies that send; `doorbells`: those of all proxies.
+    /// Creates a peer of which only the card is known. `tx`: placement on the sending proxies; `doorbells`: those of
+    /// all proxies.
     pub(crate) fn new(
         number: u32,
         Metadata { card, capability }: Metadata,
@@ -121,27 +122,28 @@ impl PeerShared {
         Metadata { card: self.card.clone(), capability: self.capability.clone() }
     }
 
-    /// Returns whether its session is over.
+    /// Whether its session is over.
     pub(crate) fn is_gone(&self) -> bool {
         self.life.standing.state().is_over()
     }
 
-    /// Returns whether it is an engine of this process that has closed, though its good-bye may not be read yet. Its
-    /// memory is still here, so nothing else would stop a copy.
+    /// Whether the peer is an engine of this process that has closed, even if its goodbye is still unread. Its memory
+    /// still exists, so nothing else would stop a copy.
     pub(crate) fn has_closed_here(&self) -> bool {
         self.life.closed_here.as_ref().is_some_and(|closed| closed.load(Ordering::Acquire))
     }
 
-    /// Something happens to it that may end it, see [`Standing::end`].
+    /// Applies an event that may end the peer, see [`Standing::end`].
     pub(crate) fn set_gone(&self, event: PeerEvent, why: LostReason) -> bool {
         let revoke = || self.beside.lease.get().into_iter().for_each(Lease::revoke);
         self.life.standing.end(event, why, revoke)
     }
 
-    /// What its process looks at before it copies from and to memory here; revoked when it is gone.
+    /// The lease that the peer's process checks before it copies from and to memory here. Revoked when the peer is
+    /// gone.
     pub(crate) fn lease(&self) -> Result<&Lease, String> {
         let lease = Lease::of(&self.beside.lease)?;
-        // Whoever ends it looks for this afterwards.
+        // A thread that ends the peer looks for the lease after marking it gone.
         if self.is_gone() { Err("the peer is gone".to_owned()) } else { Ok(lease) }
     }
 
@@ -153,45 +155,45 @@ impl PeerShared {
         self.card.instance
     }
 
-    /// What seals the records of a connection to it. They are not encrypted in memory of this host, unless
-    /// payload is to be.
+    /// Keys that seal the records of a connection to the peer. Records are not encrypted in memory of this host, unless
+    /// the payload must be.
     pub(crate) fn keys_over(&self, wire: &Wire, keys: Keys) -> Keys {
         let is_plain = wire.stream().is_some() && self.payload != Payload::Aead;
         if is_plain { keys.within_a_host() } else { keys }
     }
 
-    /// Has nothing land any more if nothing has passed so far, either way; says whether that is so.
+    /// Stops all landing if nothing has passed in either direction so far. Returns whether it stopped.
     pub(crate) fn close_unused(&self) -> bool {
-        // Flows that it connects tell their session.
+        // Flows that this engine connects carry their session.
         !self.life.standing.connects_flows()
             && self.tx().sender.is_unused()
             && self.rx().receiver.close_unused()
     }
 
-    /// Whether something is under way to it that can arrive, or it waits for acknowledgements that can leave.
+    /// Whether the peer has sends under way that can arrive, or awaits acknowledgements that can leave.
     pub(crate) fn is_busy(&self) -> bool {
         let is_sending = || self.tx().sender.is_busy() && self.flows_up() > 0;
         self.links.unsettled.load(Ordering::Acquire) > 0 || is_sending()
     }
 }
 
-/// What of the configuration a peer needs.
+/// Configuration that a peer needs.
 pub(crate) struct PeerOptions<'a> {
     pub(crate) window_chunks: u32,
     pub(crate) ops_pool: u32,
     pub(crate) flow_limit: u32,
     pub(crate) engine: InstanceId,
     pub(crate) same_host: bool,
-    /// Why its process is none of this host, or of no interest.
+    /// Reason not to share memory with its process: another host, or a setting.
     pub(crate) obstacle: Option<&'static str>,
-    /// CPUs are to spare for waiting for a lock.
+    /// Whether spare CPUs allow spinning for a lock.
     pub(crate) spins: bool,
     pub(crate) payload: Payload,
-    /// Local rails.
+    /// Number of local rails.
     pub(crate) rails: usize,
     /// Shared by all peers.
     pub(crate) budgets: &'a Budgets,
     pub(crate) ending: Ending,
-    /// Of an engine of this process: whether it has closed.
+    /// For a peer in this process: set when its engine closes.
     pub(crate) closed_here: Option<Arc<AtomicBool>>,
 }

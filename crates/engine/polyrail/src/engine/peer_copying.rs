@@ -1,6 +1,6 @@
-//! Operations that devices or CPUs copy from end to end. The caller's own thread gives them the copies,
-//! which takes microseconds. A waiting thread looks at the ticket, which is a load; a proxy looks for those
-//! that nobody waits for. Chunks that are staged for rails: `sender/flow/device_chunks.rs` and
+//! Operations that devices or CPUs copy end to end. The caller's own thread starts the copies, which takes
+//! microseconds. A waiting thread checks the ticket, which is a load. A proxy checks the tickets of operations without
+//! a waiting thread. For chunks that are staged for rails see `sender/flow/device_chunks.rs` and
 //! `receiver/flow/device_chunks.rs`.
 
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::engine::state::EngineShared;
 use crate::memory::region_memory::RegionMemory;
 
 impl EngineShared {
-    /// Begins the copies of an operation. Says whether that is so, or the operation is over; if not,
-    /// it takes the rails.
+    /// Begins the copies of an operation. Returns true if they have begun or the operation is over, and false if the
+    /// operation takes the rails.
     pub(crate) fn post_copies(self: &Arc<Self>, op: &OpHandle, copies: &Copies) -> bool {
         let device = match &copies.by {
             Copying::Cpus => return self.post_host_copies(op, copies),
@@ -52,13 +52,13 @@ impl EngineShared {
         let prepared = &op.prepared;
         let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
-        // A listener that posts is called by the thread that ended the one before.
+        // The listener of the previous operation calls this on the thread that ended that operation.
         let outstanding = if prepared.listener.is_some() { 0 } else { posts::note_post::<Op>(op) };
         match self.copying.host_copies.begin(order, outstanding) {
             Begun::Done => {
                 op.set_carriage(Carriage::Caller);
                 prepared.peer.account.tally.peer_copy_bytes.add(bytes);
-                // With no proxy in between.
+                // Without a proxy in between.
                 self.follow_copies(op, monotonic_ns());
                 true
             }
@@ -66,7 +66,7 @@ impl EngineShared {
                 self.copies_begun(op, Carriage::Cpus(CpuCopies::new(job, None)));
                 true
             }
-            // The peer refuses it, unless it is a region of this engine.
+            // The peer refuses the operation, unless the region is one of this engine.
             Begun::RegionDropped if prepared.has_ended_regions() => {
                 op.fail(TransferError::RegionDropped);
                 true
@@ -79,7 +79,7 @@ impl EngineShared {
         }
     }
 
-    /// Whoever waits, or asks, looks for himself, and a proxy for all others.
+    /// Threads that wait or poll check the copies themselves. A proxy checks all others.
     fn copies_begun(&self, op: &OpHandle, carriage: Carriage) {
         op.set_carriage(carriage);
         let prepared = &op.prepared;
@@ -93,8 +93,8 @@ impl EngineShared {
         }
     }
 
-    /// Goes on with an operation when all of it is copied, or can't be; says whether it is still to
-    /// be looked at. No lock of a peer may be held.
+    /// Continues an operation when all of it is copied, or can't be. Returns true while the operation must still be
+    /// checked. The caller must hold no lock of a peer.
     pub(crate) fn follow_copies(self: &Arc<Self>, op: &OpHandle, now: u64) -> bool {
         if op.message_job().is_some() {
             return self.follow_message(op, now);
@@ -121,7 +121,7 @@ impl EngineShared {
             return !op.is_over();
         }
         let mut tx = peer.tx();
-        // Whoever loses a peer ends what it has under way after that, with this lock.
+        // The thread that loses a peer ends the operations under way after that, with this lock.
         if peer.is_gone() {
             drop(tx);
             op.fail_for(Failure::PeerLost);
@@ -134,7 +134,7 @@ impl EngineShared {
         false
     }
 
-    /// CPUs can't copy to or from the peer: from now on its rails carry what they carry.
+    /// Notes that CPUs can't copy to or from the peer. From now on the rails carry these transfers.
     pub(super) fn note_copy_trouble(&self, peer: &PeerShared, parts: &[CopyPart], why: &str) {
         tracing::warn!(target: "polyrail::share", peer = peer.name(), why, "no single copy");
         for region in parts.iter().flat_map(|part| [&part.from, &part.to]) {
@@ -144,7 +144,7 @@ impl EngineShared {
         }
     }
 
-    /// Nobody asks any more how the operation goes: a proxy does.
+    /// Makes a proxy follow the copies of the operation, which no thread waits for any more.
     pub(crate) fn watch_copies(&self, op: &Op) {
         // The wake-up of a forked process would reach the original.
         if op.is_copying() && !self.is_forked() {
@@ -152,7 +152,7 @@ impl EngineShared {
         }
     }
 
-    /// The proxy that looks when devices are done.
+    /// The proxy that checks when devices are done.
     pub(super) fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
         &self.proxies.all[peer.wake.threads().next().unwrap_or_default()]
     }

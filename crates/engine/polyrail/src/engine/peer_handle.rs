@@ -1,4 +1,4 @@
-//! A peer as users hold it.
+//! The public handle of a peer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use polyrail_proto::reason::{Flows, LostReason};
 
 use crate::engine::peer::PeerShared;
 
-/// A remote engine. Clones are the same peer; equal if they are.
+/// A remote engine. Clones are the same peer and compare equal.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -28,33 +28,33 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What it calls itself.
+    /// Name that the engine gives itself.
     pub fn name(&self) -> &str {
         self.shared.name()
     }
 
-    /// The names on its certificate, which `allowed_names` allows one of: DNS names and SPIFFE IDs.
-    /// None if it proved something else than a certificate.
+    /// The DNS names and SPIFFE IDs on its certificate, of which `allowed_names` allows one. Empty if the peer did not
+    /// authenticate with a certificate.
     pub fn proven_names(&self) -> Vec<String> {
         self.shared.names.lock().to_vec()
     }
 
-    /// Whether it is on this host.
+    /// Whether the peer is on this host.
     pub fn is_same_host(&self) -> bool {
         self.shared.says_same_host
     }
 
-    /// The number of its run, which no other engine has.
+    /// Number of the engine's run, unique among all engines.
     pub fn instance(&self) -> InstanceId {
         self.shared.instance()
     }
 
-    /// Why it is gone, if it is. [`Peer::gone`] waits for that.
+    /// Why the peer is gone, if it is. [`Peer::gone`] waits for that.
     pub fn lost(&self) -> Option<LostReason> {
         self.shared.is_gone().then(|| self.shared.lost_reason())
     }
 
-    /// Flows towards it that are connected, of all that are meant to be.
+    /// Flows to the peer: the connected ones and the intended total.
     pub fn flows(&self) -> Flows {
         self.shared.all_flows()
     }

@@ -1,4 +1,4 @@
-//! How operations enter, and to whom they are announced.
+//! Entry of operations, and their announcement to threads.
 
 use std::sync::Arc;
 
@@ -13,15 +13,14 @@ use crate::engine::proxy_handle::DRIVE_TRIES;
 use crate::engine::state::EngineShared;
 use crate::wake::{ALL, CHECKS};
 
-/// Where proxies spin: small transfers that leave with the caller's own thread though this many
-/// others are under way.
+/// Number of transfers under way up to which small ones leave with the caller's own thread, where proxies spin.
 const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
 
 impl EngineShared {
     /// Enters an operation.
-    /// `notification`: instead of the request's own.
+    /// `notification`: replaces the request's own.
     pub(crate) fn post(
         self: &Arc<Self>,
         prepared: &Arc<Prepared>,
@@ -51,7 +50,7 @@ impl EngineShared {
             && self.post_copies(&op, copies)
         {
             if self.is_closing() {
-                // Its proxies may have looked for the last time.
+                // The engine's proxies may have made their last look.
                 self.finish_proxies();
             }
             return Ok(op);
@@ -66,7 +65,7 @@ impl EngineShared {
         }
         let bytes = prepared.plan.bytes();
         let threads = if prepared.kind.sends() && bytes >= LARGE_BYTES {
-            // One for each chunk that waits, those of operations included that no thread has fetched yet. A thread that
+            // One for each waiting chunk, including those of operations that no thread has fetched yet. A thread that
             // finds more than it can send shares it.
             prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
         } else {
@@ -80,8 +79,7 @@ impl EngineShared {
         Ok(op)
     }
 
-    /// The rails carry an operation that was to be copied and can't be. Its number is known to the pool, so there is
-    /// room for it.
+    /// Gives the rails an operation that can't be copied as planned. The pool has counted it, so there is room for it.
     pub(crate) fn post_over_rails(self: &Arc<Self>, op: &OpHandle) {
         let peer = &op.prepared.peer;
         if op.prepared.has_ended_regions() {
@@ -116,19 +114,20 @@ impl EngineShared {
         true
     }
 
-    /// The peer went while this operation was entered: the thread that ended the peer's operations may have missed it.
+    /// Ends an operation whose peer went while it was entered: the thread that ended the peer's operations may have
+    /// missed it.
     #[cold]
     fn end_left_behind(self: &Arc<Self>, op: &OpHandle) {
         self.end_posted(&op.prepared.peer);
         self.cancel_for(op, Failure::PeerLost);
     }
 
-    /// There is something to send to the peer that a user's thread need not begin.
+    /// Announces something to send to the peer that a user's thread need not begin.
     pub(crate) fn announce(self: &Arc<Self>, peer: &Arc<PeerShared>) {
         self.announce_for(peer, ALL);
     }
 
-    /// The same, short, after a post that may have been the caller's last call.
+    /// Announces something short, after a post that may have been the caller's last call.
     pub(crate) fn announce_short(self: &Arc<Self>, peer: &Arc<PeerShared>) {
         self.announce_for(peer, 1);
         if self.settings.caller_driven {
@@ -136,7 +135,7 @@ impl EngineShared {
         }
     }
 
-    /// Announces something to send, enough for so many threads.
+    /// Announces work for this many threads.
     #[inline]
     fn announce_for(&self, peer: &Arc<PeerShared>, threads: usize) {
         let threads = self.look_after(peer, threads);
@@ -147,8 +146,8 @@ impl EngineShared {
         }
     }
 
-    /// Has the peer's flows connected and its deadlines watched, if they are not yet. Returns how many threads work for
-    /// so many can need: all while a flow is down, as the first threads may then have none.
+    /// Makes the control thread connect the peer's flows and watch its deadlines, if it does not yet. Returns the number
+    /// of threads to announce to: all while a flow is down, because the first threads may have none then.
     #[inline]
     fn look_after(&self, peer: &Arc<PeerShared>, threads: usize) -> usize {
         if !(peer.life.standing.wants_flows() && self.control.is_ticking()) {
@@ -157,28 +156,28 @@ impl EngineShared {
         if peer.flows_up() == peer.links.flows.len() { threads } else { ALL }
     }
 
-    /// Has the peer's flows connected, and its deadlines watched.
+    /// Makes the control thread connect the peer's flows, and watch its deadlines.
     #[cold]
     fn look_after_peer(&self, peer: &Arc<PeerShared>) {
         self.connect_flows(peer);
         self.control.start_ticking();
     }
 
-    /// Announces something small, which was posted at that time by the machine's monotonic clock. It leaves with the
-    /// caller's own thread if nothing is under way; while something is, it gathers with others until their number makes a
-    /// call worth while.
+    /// Announces something small that was posted at `posted` on the machine's monotonic clock. It leaves with the
+    /// caller's own thread if nothing is under way. Otherwise it is batched with others until their number makes a call
+    /// worthwhile.
     fn send_here(self: &Arc<Self>, peer: &Arc<PeerShared>, threads: usize, posted: u64) {
         let threads = self.look_after(peer, threads);
         // With a time in `spin` latency matters more than the number of calls.
         let few = if matches!(self.config.spin, Spin::AtLeast(_)) { DIRECT_PENDING } else { 0 };
-        // The lock is not waited for: a proxy with a thread of its own goes on by itself, and callers leave it to each
+        // Doesn't wait for the lock: a proxy with its own thread goes on by itself, and callers leave the work to each
         // other.
         let unknown = if self.settings.caller_driven { 0 } else { usize::MAX };
         let is_due = peer.posted.len() >= self.config.append_batch as usize
             || peer.pending().unwrap_or(unknown) <= few;
         let offer = peer.wake.offer(threads);
         let tries = if few > 0 { DRIVE_TRIES } else { 1 };
-        // A proxy that its thread drives just now sees what is announced.
+        // A proxy that its thread is driving sees what is announced.
         let send = |proxy: usize| self.proxies.driven[proxy].send_now(self, posted, tries);
         if is_due && offer.threads().any(send) || self.settings.caller_driven {
             offer.keep();

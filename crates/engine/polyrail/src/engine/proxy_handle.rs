@@ -1,5 +1,4 @@
-//! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they
-//! drive.
+//! Interface of other threads to proxies. The proxies themselves are in a layer above, with the flows that they drive.
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -16,24 +15,24 @@ use crate::device::wire::Wire;
 use crate::engine::peer::{OpHandle, PeerShared};
 use crate::wake::doorbell::Doorbell;
 
-/// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
-/// socket takes.
+/// Number of times a caller tries to drive a proxy that another thread drives. The tries last as long as a look at a
+/// socket.
 pub(crate) const DRIVE_TRIES: u32 = 12;
 
-/// What others see of a proxy: they wake it, leave commands for it, and read its counters.
+/// A proxy as other threads see it: they wake it, leave commands for it, and read its counters.
 pub(crate) struct ProxyHandle {
     pub(crate) name: String,
     pub(crate) cpus: Vec<u32>,
-    /// Its thread, once that runs.
+    /// The thread of the proxy, once it runs.
     pub(crate) thread: OnceLock<ThreadId>,
-    /// CPUs that its thread may use, as the system says.
+    /// CPUs that its thread may use, as the system reports them.
     pub(crate) actual_cpus: Mutex<Vec<u32>>,
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) commands: SegQueue<ProxyCommand>,
     pub(crate) counters: ProxyCounters,
 }
 
-/// What a proxy counts. Whoever drives it writes, one at a time.
+/// Counters of a proxy. The thread that drives it writes them, one at a time.
 #[derive(Default)]
 pub(crate) struct ProxyCounters {
     pub(crate) passes: AtomicU64,
@@ -45,33 +44,32 @@ pub(crate) struct ProxyCounters {
     pub(crate) migrations: AtomicU64,
 }
 
-/// What a proxy is asked to do with its flows.
+/// A request to a proxy about its flows.
 pub(crate) enum ProxyCommand {
-    /// A flow is connected.
+    /// A flow has connected.
     Add(Box<Connected>),
-    /// Connections of the peer are about to end: all that has landed is acknowledged, and if `says_bye`, the
-    /// peer is told good-bye behind that on flows that come from it.
+    /// Connections of the peer are about to end. The proxy acknowledges all that has landed. With `says_bye` it then
+    /// says goodbye on flows that come from the peer.
     Settle { peer: Arc<PeerShared>, says_bye: bool },
-    /// The peer is gone: its flows are closed.
+    /// The peer is gone. The proxy closes its flows.
     DropPeer { peer: Arc<PeerShared> },
-    /// Whether the peer is still there, on flows that come from it, is to be found out.
+    /// Probe the flows that come from the peer, to find out whether it still exists.
     Probe { peer: Arc<PeerShared> },
-    /// Devices copy from end to end for it: somebody has to see when they are done.
+    /// Devices copy this operation end to end. The proxy checks when they are done.
     Copying(OpHandle),
-    /// A region of a device has ended: its memory is not to be kept.
+    /// A region of a device has ended. Its memory must be released.
     LetGo,
-    /// A peer that has no pinned memory waits for some: flows give back what they don't use, and those whose payload has
+    /// A peer without pinned memory waits for some. Flows give back what they don't use, and flows whose payload has
     /// stalled end.
     GiveBack,
-    /// Flows of the peer that were not read because its share of the inbox was full may be read
-    /// again.
+    /// Read again from flows of the peer that stopped because its share of the inbox was full.
     Resume { peer: Arc<PeerShared> },
-    /// A thread got these events from the poller and can't note them: another one drives.
+    /// A thread got these events from the poller and can't note them, because another thread drives.
     Events(Vec<PollEvent>),
 }
 
 impl ProxyCommand {
-    /// Whose locks it takes.
+    /// The peer whose locks the command takes.
     pub(crate) fn peer(&self) -> Option<&Arc<PeerShared>> {
         match self {
             Self::Add(connected) => Some(&connected.peer),
@@ -84,26 +82,26 @@ impl ProxyCommand {
     }
 }
 
-/// A connection of a flow. It carries data one way or both: by flows of the same number.
+/// A connection of a flow. It carries data one way, or both ways for flows of the same number.
 pub(crate) struct Connected {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
     pub(crate) wire: Wire,
-    /// Made in its handshake.
+    /// Keys from its handshake.
     pub(crate) keys: Keys,
     /// Whether this engine sends data on it.
     pub(crate) sends: bool,
-    /// If the peer does.
+    /// Set if the peer sends data on it.
     pub(crate) arriving: Option<Arriving>,
 }
 
 /// A connection that brings a flow of a peer.
 pub(crate) struct Arriving {
-    /// Which connection of the flow this is.
+    /// Number of this connection among those of the flow.
     pub(crate) epoch: u64,
     pub(crate) rail: usize,
     pub(crate) window_chunks: u32,
-    /// Its place among the peer's connections; none if this engine made the connection.
+    /// Place among the peer's connections. None if this engine made the connection.
     pub(crate) place: Option<Taken>,
 }
 
@@ -125,7 +123,7 @@ impl ProxyHandle {
         self.doorbell.ring();
     }
 
-    /// Gives a command that can wait until the proxy is awake, which is woken only when there are many.
+    /// Queues a command that can wait until the proxy is awake. Wakes the proxy only when many are queued.
     pub(crate) fn command_later(&self, command: ProxyCommand) {
         const MANY: usize = 64;
         self.commands.push(command);
@@ -134,8 +132,8 @@ impl ProxyHandle {
         }
     }
 
-    /// Has it let go of the memory of copies that are done. One that nobody drives need not be told
-    /// for ever.
+    /// Makes the proxy release the memory of finished copies. Queues at most a few such commands, because an undriven
+    /// proxy would not drain them.
     pub(crate) fn let_go(&self) {
         const FEW: usize = 64;
         if self.commands.len() < FEW {

@@ -1,8 +1,8 @@
-//! Which rails here reach which rails of a peer, as the kernel's routes say.
+//! Reachability of a peer's rails from the rails here, by the kernel's routes.
 //!
-//! Addresses of one network need no route. For all others the kernel is asked for a route from the
-//! rail's address, through its interface, in the network namespace that the engine was started in.
-//! Where netlink is forbidden, as in some sandboxes, networks are all there is to go by.
+//! Addresses of one network need no route. For all others the kernel looks up a route from the rail's address, through
+//! its interface, in the network namespace that the engine was started in. Where netlink is forbidden, as in some
+//! sandboxes, only the networks decide.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::engine::kernel_routes::Round;
 use crate::engine::state::EngineShared;
 
 impl EngineShared {
-    /// How each rail here reaches each of these, by rail here.
+    /// Reachability of each of these rails, by local rail.
     pub(crate) fn reach(&self, remote: &[RailCard]) -> Vec<Vec<Reach>> {
         let mut round = self.kernel_routes.round();
         let mut row = |(at, rail): (usize, &ChosenRail)| {
@@ -25,7 +25,7 @@ impl EngineShared {
                 Some(link) if !link.is_up && !rail.loopback => Reach::Down,
                 link => self.reach_of(rail, card, other, &mut round, link),
             };
-            // A closure of its own, as `round` is lent to it.
+            // A separate closure, because it borrows `round`.
             remote.iter().map(reach).collect()
         };
         self.rails.iter().enumerate().map(&mut row).collect()
@@ -58,7 +58,7 @@ impl EngineShared {
         }
     }
 
-    /// What is to be paired with these rails of a peer.
+    /// The pairing problem for these rails of a peer.
     pub(crate) fn pairing_of<'a>(
         &'a self,
         remote: &'a [RailCard],
@@ -69,13 +69,13 @@ impl EngineShared {
     }
 }
 
-/// What a route says of the rail with this interface and address.
+/// Classifies a route for the rail with this interface and address.
 fn of_route(route: &Route, interface: u32, from: IpAddr) -> Reach {
     if route.is_local {
         let prefix_len = if from.is_ipv4() { 32 } else { 128 };
         return Reach::OnLinkRoute { prefix_len };
     }
-    // It would leave through another interface, and share that one's wire.
+    // The route would leave through another interface, and share that one's wire.
     if route.interface.is_some_and(|found| found != interface) {
         return Reach::NoRoute;
     }
@@ -84,7 +84,7 @@ fn of_route(route: &Route, interface: u32, from: IpAddr) -> Reach {
         (Some(0), _) => Reach::DefaultRoute,
         (Some(prefix_len), None) => Reach::OnLinkRoute { prefix_len },
         (Some(prefix_len), Some(_)) => Reach::Route { prefix_len },
-        // Kernels that do not tell which prefix matched.
+        // Kernels that don't report which prefix matched.
         (None, None) => Reach::OnLinkRoute { prefix_len: 0 },
         (None, Some(_)) => Reach::DefaultRoute,
     }

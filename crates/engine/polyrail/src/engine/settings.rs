@@ -1,4 +1,4 @@
-//! The configuration as the data path wants it: converted once, when the engine is built.
+//! The configuration as the data path needs it: converted once, when the engine is built.
 
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
     pub(crate) cpus: usize,
     pub(crate) chunk_bytes: u64,
-    /// Where the number of channels is not set.
+    /// Used if the number of channels is not set.
     pub(crate) channels_per_rail: u32,
     pub(crate) gpu_chunk_bytes: u64,
     pub(crate) staging_bytes: u64,
@@ -36,22 +36,22 @@ pub(crate) struct EngineSettings {
     pub(crate) rail_stall: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) connect_timeout: Duration,
-    /// The longest time from accepting a connection to knowing its identity.
+    /// Maximum time from accepting a connection to knowing its identity.
     pub(crate) hello_timeout: Duration,
-    /// The most connections from peers that may be in the handshake at once.
+    /// Maximum number of connections from peers in the handshake at once.
     pub(crate) most_handshakes: u32,
     pub(crate) reconnect: ReconnectSettings,
     congestion: Congestion,
     flow: FlowOptions,
-    /// CPUs may copy between host memories.
+    /// Whether CPUs may copy between host memories.
     pub(crate) single_copy: bool,
-    /// Payload may lie in memory that a peer has open.
+    /// Whether payload may lie in memory that a peer has open.
     pub(crate) shares: bool,
 }
 
 enum Congestion {
-    /// This one where both ends are on one host: there `bbr`, which paces by its own estimate of the
-    /// path, costs a factor of two to three; else the system's.
+    /// The given control where both ends are on one host: there `bbr`, which paces by its own estimate of the path,
+    /// costs a factor of two to three. Elsewhere the system's.
     Auto {
         here: Option<&'static str>,
     },
@@ -92,8 +92,8 @@ impl EngineSettings {
                 receive_buffer_bytes: config.socket_buffer_bytes as usize,
                 user_timeout: Some(ms(config.peer_timeout_ms)),
             },
-            // A thread that polls for its caller wins most. Proxies sleep between messages, which takes the
-            // socket all the same.
+            // Threads that poll for their caller gain most. Proxies sleep between messages, which uses the socket
+            // anyway.
             shared_stream: caller_driven && config.path != PathChoice::Tcp,
             single_copy: config.path == PathChoice::Auto,
             shares: config.path != PathChoice::Tcp,
@@ -113,7 +113,7 @@ impl EngineSettings {
         self.chunk_bytes.max(self.gpu_chunk_bytes)
     }
 
-    /// What this engine can do; both ends of a flow must be able to.
+    /// Capabilities of this engine. A flow uses those that both ends have.
     pub(crate) fn capabilities(&self, hosts: bool) -> Capabilities {
         Capabilities::of_engine(EngineFeatures {
             // Both directions of a connection have one owner only where one thread drives both.
@@ -124,10 +124,10 @@ impl EngineSettings {
         })
     }
 
-    /// Whether rails of a plugin go with the other settings.
+    /// Returns an error if rails of a plugin conflict with the other settings.
     pub(crate) fn check_hosted(&self) -> Result<(), EngineError> {
         if self.payload == Payload::Aead {
-            // What a plugin carries is in no record.
+            // A plugin's payload is not in records.
             let (setting, value, allowed) = ("payload", "aead", "none or crc32c");
             return Err(EngineError::NotHosted { setting, value, allowed });
         }
@@ -138,7 +138,7 @@ impl EngineSettings {
         Ok(())
     }
 
-    /// How payload for the peer with this card is protected: as the one wants it that wants more.
+    /// Protection of payload for the peer with this card: the stronger wish of the two.
     pub(crate) fn payload_for(&self, card: &Card) -> Payload {
         let wants_sealed = card.capabilities.contains(Capabilities::SEALED_PAYLOAD);
         if wants_sealed { Payload::Aead } else { self.payload }
@@ -159,13 +159,13 @@ impl EngineSettings {
     }
 }
 
-/// CPUs that one direction may keep busy.
+/// Number of CPUs that one direction may keep busy.
 pub(crate) fn busy_cpus(payload: Payload) -> Result<usize, EngineError> {
     Ok(defaults::busy_cpus(usable_cpus()?.len(), payload != Payload::None))
 }
 
 impl Congestion {
-    /// Those that don't pace, the better one first.
+    /// Controls that don't pace, the better one first.
     const UNPACED: [&str; 2] = ["cubic", "reno"];
 
     fn parse(config: &Config) -> Result<Self, EngineError> {
@@ -176,8 +176,8 @@ impl Congestion {
         }
     }
 
-    /// The kernel's controls. Where a container hides its list, those that a socket takes of `name` and the
-    /// unpaced ones.
+    /// The kernel's controls. Where a container hides its list, those of `name` and the unpaced ones that a socket
+    /// accepts.
     fn known(name: &str) -> CongestionControls {
         let is_list = |all: &CongestionControls| !(all.usable.is_empty() && all.denied.is_empty());
         CongestionControls::read().ok().filter(is_list).unwrap_or_else(|| {
@@ -204,7 +204,7 @@ impl Congestion {
         })
     }
 
-    /// The best that this user may use for flows on this host.
+    /// The best control that this user may use for flows on this host.
     fn unpaced(known: &[String]) -> Option<&'static str> {
         static TOLD: Once = Once::new();
         let best = Self::UNPACED.into_iter().find(|name| known.iter().any(|known| known == name));

@@ -1,4 +1,5 @@
-//! What all parts of an engine share. `posting` is how operations enter, `waiting` how callers wait for their ends.
+//! State that all parts of an engine share. Operations enter through `posting`. Callers wait for their ends through
+//! `waiting`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -50,7 +51,7 @@ mod above;
 
 pub(crate) use above::{Drive, MessagePaths, ProxySet};
 
-/// An engine. The parts in [`Local`] are its fields as well.
+/// An engine. Derefs to [`Local`].
 pub(crate) struct EngineShared {
     local: Local,
     pub(crate) registry: Arc<Registry>,
@@ -63,9 +64,9 @@ pub(crate) struct EngineShared {
     /// The rails of a plugin that are near a GPU.
     pub(crate) near: NearRails,
     pub(crate) kernel_routes: KernelRoutes,
-    /// It takes no operations and no peers any more.
+    /// Set once the engine takes no more operations and peers.
     closed: Arc<AtomicBool>,
-    /// Its threads are to end.
+    /// Set once its threads must end.
     closing: AtomicBool,
     pub(crate) original: Arc<Original>,
     pub(crate) started: Instant,
@@ -77,64 +78,65 @@ pub(crate) struct Copying {
     pub(crate) host_copies: HostCopier,
     pub(crate) proofs: Proofs,
     pub(crate) imports: Imports,
-    /// What peers of this host open to see whether they can.
+    /// Page that peers of this host open to test whether they can.
     pub(crate) page: Page,
 }
 
-/// The arrivals for the user, and the means to wake those who wait for them.
+/// Arrivals for the user, and the means to wake waiting threads and tasks.
 pub(crate) struct Arrived {
     pub(crate) inbox: Inbox,
-    /// Peers that came by themselves and wait to be accepted.
+    /// Peers that connected by themselves and wait to be accepted.
     pub(crate) joined: Awaited<VecDeque<Peer>>,
     pub(crate) bells: Arc<Bells>,
     pub(crate) callbacks: Arc<Callbacks>,
 }
 
-/// The waits of threads, and the number of wakes that were missed.
+/// Waits of threads, and the number of missed wake-ups.
 pub(crate) struct Pace {
     pub(crate) pollers: Pollers,
-    /// How long callers have waited lately.
+    /// Recent waiting times of callers.
     pub(super) waits: Waits,
     /// Work for which no thread was woken; see [`crate::engine::audit`].
     pub(crate) rescues: Counter,
 }
 
-/// What an engine has from its beginning to its end.
+/// Parts of an engine that stay the same from its beginning to its end.
 pub(crate) struct Local {
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<ChosenRail>,
-    /// The interfaces that are no rails, with the reasons.
+    /// Interfaces that are not rails, with the reasons.
     pub(crate) left_out: Vec<LeftOut>,
-    /// The plugin that some of the rails come from.
+    /// The plugin that brings some of the rails.
     pub(crate) host: Option<Host>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    /// Says who may join.
+    /// Decides which engines may join.
     pub(crate) admit: Option<Arc<Hook>>,
-    /// The ways of messages between processes of this host.
+    /// Paths of messages between processes of this host.
     pub(crate) message_paths: Box<dyn MessagePaths>,
 }
 
-/// The peers of an engine, and what is left of those that are gone.
+/// Peers of an engine, and records of those that are gone.
 pub(crate) struct Peers {
     pub(crate) list: RwLock<Vec<Arc<PeerShared>>>,
-    /// What moved with peers that are gone; added to while the list of peers is locked.
+    /// Totals of peers that are gone. Added to while the list of peers is locked.
     pub(crate) past: Mutex<Totals>,
-    /// What the statistics have told of all peers so far.
+    /// Totals of all peers that the statistics have reported so far.
     pub(crate) told: Mutex<Totals>,
     pub(crate) parted: Mutex<Parted>,
-    /// Whom certificates say that others are.
+    /// Names that certificates prove for other engines.
     pub(crate) names: Mutex<ProvenNames>,
-    /// The number of the next one, from 1 on.
+    /// Number of the next peer, from 1 on.
     pub(crate) next_number: AtomicU32,
-    /// Peers that were removed where nobody may wait, and until when they hear of it.
+    /// Peers that were removed where waiting is not allowed, and the time until which their goodbye may be sent.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
-    /// Peers that are gone, while a proxy has something of theirs yet: it may be within a plugin that does not return.
+    /// Peers that are gone while a proxy still has operations of theirs: the proxy may be inside a plugin that does not
+    /// return.
     pub(crate) held: Mutex<Vec<Arc<PeerShared>>>,
 }
 
@@ -147,7 +149,7 @@ impl Deref for EngineShared {
 }
 
 impl EngineShared {
-    /// `region_ended`: to be called when a region of this engine has ended.
+    /// Creates the state. `region_ended` is called when a region of this engine has ended.
     pub(crate) fn new(local: Local, region_ended: fn(&Arc<RegionCore>)) -> Self {
         let Local { config, settings, .. } = &local;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
@@ -201,23 +203,23 @@ impl EngineShared {
         }
     }
 
-    /// Whether this process is a copy, by `fork`, of the one whose engine this is: its threads are
-    /// not here, its connections are not to be touched, and locks may be held for ever.
+    /// Whether this process is a copy, by `fork`, of the engine's process. A copy lacks the engine's threads, must not
+    /// touch its connections, and may find locks held forever.
     pub(crate) fn is_forked(&self) -> bool {
         self.original.is_copy()
     }
 
-    /// Whether it takes no operations and no peers any more.
+    /// Whether the engine takes no more operations and peers.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The same, for other engines of this process.
+    /// The flag of [`is_closed`](Self::is_closed), for other engines of this process.
     pub(crate) fn closed(&self) -> Arc<AtomicBool> {
         self.closed.clone()
     }
 
-    /// Whether its threads are to end.
+    /// Whether its threads must end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -231,7 +233,7 @@ impl EngineShared {
         peers.iter().find(|peer| peer.instance() == instance).cloned()
     }
 
-    /// Finds out who listens at one of these addresses. With an invitation it must be the engine that gave it.
+    /// Asks which engine listens at one of these addresses. With an invitation it must be the engine that issued it.
     pub(crate) fn introduce(
         &self,
         addresses: Vec<SocketAddr>,
@@ -243,14 +245,13 @@ impl EngineShared {
         let (answer, asked) = question(&self.arrived.bells);
         self.control.command(ControlCommand::Introduce { addresses, invitation, answer });
         if self.is_closing() {
-            // The control thread may not look any more.
+            // The control thread may not read commands any more.
             self.control.forget_commands();
         }
         asked
     }
 
-    /// Tells proxies to read again from those peers whose share of the inbox was full and is no
-    /// more.
+    /// Makes proxies read again from those peers whose share of the inbox was full and no longer is.
     pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
         for peer in peers {
             if self.arrived.inbox.limits.resume(&peer.account.inbox_share) {
@@ -261,15 +262,14 @@ impl EngineShared {
         }
     }
 
-    /// A peer waits for pinned memory and has none: flows of others give back what they don't use.
+    /// Asks flows of other peers to give back unused pinned memory: a peer waits for some and has none.
     pub(crate) fn want_staging(&self, now_ns: u64) {
         if self.budgets.staging.must_ask(now_ns) {
             self.proxies.all.iter().for_each(|proxy| proxy.command(ProxyCommand::GiveBack));
         }
     }
 
-    /// When it has closed: ends what devices still copy, and the connections that proxies were given
-    /// too late.
+    /// Ends the copies of devices and the connections that proxies received too late, after the engine has closed.
     pub(crate) fn finish_proxies(self: &Arc<Self>) {
         self.proxies.driven.iter().for_each(|proxy| proxy.finish(self));
     }
@@ -290,7 +290,7 @@ impl EngineShared {
         }
     }
 
-    /// Ends everything, having told the peers if that is possible at once.
+    /// Ends everything, after telling the peers if that is possible at once.
     pub(crate) fn close(self: &Arc<Self>) {
         if self.is_forked() || self.closed.swap(true, Ordering::AcqRel) {
             return;

@@ -1,5 +1,5 @@
-//! Tasks of asynchronous programs that wait, and loops that poll a descriptor: whoever brings what
-//! they wait for wakes them.
+//! Waiting tasks of asynchronous programs, and loops that poll a descriptor. The thread that completes an event wakes
+//! them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,21 +12,21 @@ use smallvec::SmallVec;
 
 use crate::base::callback::Callbacks;
 
-/// Tasks that wait for the same thing, behind the lock of that thing: so whoever brings it sees
-/// everybody who found nothing.
+/// Tasks that wait for the same event. They share the lock of that event, so the thread that completes it sees every
+/// task that found nothing.
 #[derive(Default)]
 pub(crate) struct Tasks {
-    /// Mostly one, which costs no allocation.
+    /// Mostly one, which needs no allocation.
     waiting: SmallVec<[(u64, Waker); 1]>,
     last_place: u64,
 }
 
-/// Where a future is among the tasks; it has none before it found nothing.
+/// A future's place among the tasks. None before its first poll that found nothing.
 pub(crate) type TaskPlace = Option<u64>;
 
 impl Tasks {
-    /// Notes the task, by the waker that it has now. An earlier one is to be dropped when the lock is
-    /// released: what it holds is the user's, and may end with it.
+    /// Notes the task by its current waker. Returns the earlier waker, which the caller drops after releasing the lock:
+    /// it holds the user's data, whose drop runs user code.
     #[must_use = "to be dropped when the lock is released"]
     pub(crate) fn note(&mut self, place: &mut TaskPlace, waker: &Waker) -> Option<Waker> {
         let number = *place.get_or_insert_with(|| {
@@ -43,14 +43,14 @@ impl Tasks {
         }
     }
 
-    /// The future is dropped. Its waker is to be, too, when the lock is released.
+    /// Forgets a dropped future. Returns its waker, to be dropped after the lock is released.
     #[must_use = "to be dropped when the lock is released"]
     pub(crate) fn forget(&mut self, place: TaskPlace) -> Option<Waker> {
         let at = self.waiting.iter().position(|(other, _)| Some(*other) == place)?;
         Some(self.waiting.swap_remove(at).1)
     }
 
-    /// Everybody who waits, to be woken when the lock is released: who comes too late waits again.
+    /// Takes all waiting tasks, to be woken after the lock is released. Tasks that come later wait again.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Waker> + use<> {
         std::mem::take(&mut self.waiting).into_iter().map(|(_, waker)| waker)
     }
@@ -60,12 +60,12 @@ impl Tasks {
 #[derive(Debug, Default)]
 pub(crate) struct Bells {
     callbacks: Arc<Callbacks>,
-    /// How many there are, so that nobody takes the lock for none.
+    /// Number of bells, so that the lock is not taken when there are none.
     count: AtomicUsize,
     list: Mutex<Vec<Weak<Bell>>>,
 }
 
-/// One of them.
+/// The descriptor of one polling loop.
 #[derive(Debug)]
 pub(crate) struct Bell {
     pub(crate) fd: EventFd,
@@ -78,20 +78,20 @@ impl Bells {
         Self { callbacks, ..Self::default() }
     }
 
-    /// Something has happened that can be seen by now: wakes these tasks and all loops. Not to be
-    /// called with a lock held, for a waker is the user's code.
+    /// Wakes these tasks and all loops after a visible change. The caller must hold no lock, because a waker is user
+    /// code.
     pub(crate) fn tell(&self, tasks: impl IntoIterator<Item = Waker>) {
         for task in tasks {
             self.callbacks.call("waker", || task.wake());
         }
         if self.are_used() {
-            // The last owner may let go meanwhile, and a bell that goes takes the lock.
+            // The last owner may let go meanwhile, and the drop of a bell takes the lock.
             let bells: Vec<_> = self.list().iter().filter_map(Weak::upgrade).collect();
             bells.iter().for_each(|bell| bell.ring());
         }
     }
 
-    /// A further one. It has rung: its owner is to look at what has happened so far.
+    /// Creates a bell. The bell has rung, so its owner looks at what has happened so far.
     pub(crate) fn hang(self: &Arc<Self>) -> std::io::Result<Arc<Bell>> {
         let bell = Bell { fd: EventFd::new()?, rung: AtomicBool::new(false), all: self.clone() };
         let bell = Arc::new(bell);
@@ -101,7 +101,7 @@ impl Bells {
         Ok(bell)
     }
 
-    /// Whether somebody polls a descriptor.
+    /// Whether any loop polls a descriptor.
     pub(crate) fn are_used(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
@@ -113,16 +113,16 @@ impl Bells {
 
 impl Bell {
     fn ring(&self) {
-        // One system call for all that happens until its owner looks.
+        // One system call for all events until the owner looks.
         if !self.rung.swap(true, Ordering::AcqRel) {
             self.fd.set();
         }
     }
 
-    /// From now on it rings again.
+    /// Rearms the bell.
     pub(crate) fn clear(&self) {
         self.fd.clear();
-        // AcqRel: what happened before a ring that is swallowed here is seen by whoever looks now.
+        // AcqRel: the thread that looks now sees what happened before a ring that is swallowed here.
         self.rung.swap(false, Ordering::AcqRel);
     }
 }
@@ -134,10 +134,10 @@ impl Drop for Bell {
     }
 }
 
-/// Where an answer is given, once. Dropped without one, nobody has to wait any longer.
+/// The side of a question that gives the answer, once. If it is dropped unanswered, waiting ends.
 pub(crate) struct Answer<T>(Arc<Question<T>>);
 
-/// Where it is waited for.
+/// The side of a question that waits for the answer.
 pub(crate) struct PendingAnswer<T>(Arc<Question<T>>);
 
 struct Question<T> {
@@ -152,7 +152,7 @@ enum State<T> {
     Nobody,
 }
 
-/// A question and where its answer is to be given.
+/// Creates both sides of a question.
 pub(crate) fn question<T>(bells: &Arc<Bells>) -> (Answer<T>, PendingAnswer<T>) {
     let state = Mutex::new(State::Open(Tasks::default()));
     let question = Arc::new(Question { state, changed: Condvar::new(), bells: bells.clone() });
@@ -172,18 +172,18 @@ impl<T> Drop for Answer<T> {
 }
 
 impl<T: Clone> PendingAnswer<T> {
-    /// Of a question that is put to nobody. Tells nobody, so it takes no lock of others.
+    /// A question that will never be answered. Wakes nothing, so takes no other lock.
     pub(crate) fn of_nobody(bells: &Arc<Bells>) -> Self {
         let (state, changed) = (Mutex::new(State::Nobody), Condvar::new());
         Self(Arc::new(Question { state, changed, bells: bells.clone() }))
     }
 
-    /// The answer, `Some(None)` if there never will be one.
+    /// The answer. `Some(None)` if there will never be one.
     pub(crate) fn get(&self) -> Option<Option<T>> {
         Self::of(&self.0.state())
     }
 
-    /// Waits for it, at most `timeout`.
+    /// Waits for the answer, at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Option<T>> {
         let open = |state: &mut State<T>| matches!(state, State::Open(_));
         let mut state = self.0.state();
@@ -191,7 +191,7 @@ impl<T: Clone> PendingAnswer<T> {
         Self::of(&state)
     }
 
-    /// The answer, or the task is woken when it comes.
+    /// Returns the answer, or has the task woken when it comes.
     pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<Option<T>> {
         let mut state = self.0.state();
         let earlier = match &mut *state {
@@ -204,7 +204,7 @@ impl<T: Clone> PendingAnswer<T> {
         answer.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The future is dropped.
+    /// Forgets the task of a dropped future.
     pub(crate) fn forget_task(&self, place: TaskPlace) {
         let mut state = self.0.state();
         let State::Open(tasks) = &mut *state else { return };

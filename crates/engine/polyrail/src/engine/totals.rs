@@ -1,24 +1,24 @@
-//! What an engine has moved in all.
+//! Totals of the traffic of an engine.
 
 use polyrail_sys::tcp;
 use serde::Serialize;
 
 use crate::engine::peer::PeerShared;
 
-/// What moved between an engine and all its peers since it started, those that are gone included; see
-/// [`crate::Stats::totals`]. No figure ever falls.
+/// Traffic between an engine and all its peers since it started, including peers that are gone; see
+/// [`crate::Stats::totals`]. No value ever decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Payload that went over the rails, acknowledged or on its way, in bytes.
+    /// Payload that went over the rails, acknowledged or in flight, in bytes.
     pub tx_bytes: u64,
     /// Payload that landed from the rails, in bytes.
     pub rx_bytes: u64,
     /// Payload that was left for peers in shared memory, in bytes.
     pub shared_bytes: u64,
-    /// Payload that devices or CPUs here were given to copy from end to end, in bytes.
+    /// Payload that devices or CPUs here were given to copy end to end, in bytes.
     pub peer_copy_bytes: u64,
-    /// Payload that was read to scratch: late copies, and what was refused, in bytes.
+    /// Payload that was read to scratch memory: late copies and refused payload, in bytes.
     pub discarded_bytes: u64,
     /// Chunks sent.
     pub tx_chunks: u64,
@@ -28,12 +28,12 @@ pub struct Totals {
     pub retransmits: u64,
     /// Chunks given back by flows that died.
     pub resent_chunks: u64,
-    /// How often a flow was lost.
+    /// Number of lost flows.
     pub down_count: u64,
 }
 
 impl Totals {
-    /// Of one peer, so far.
+    /// Totals of one peer so far.
     pub(crate) fn of(peer: &PeerShared) -> Self {
         let mut sum = Self {
             shared_bytes: peer.account.tally.shared_bytes.get(),
@@ -63,7 +63,7 @@ impl Totals {
         }
     }
 
-    /// What has been told so far, if that is more, for each figure.
+    /// Raises each value to the newer one if that is larger. Returns the result.
     pub(crate) fn raise(&mut self, newer: &Self) -> Self {
         for (told, new) in self.all().into_iter().zip({ *newer }.all()) {
             *told = (*told).max(*new);

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::engine::peer::PeerShared;
 
-/// The most events that the trace of an engine holds. Later ones are only counted.
+/// Maximum number of events in an engine's trace. Later ones are only counted.
 pub(crate) const TRACE_EVENTS: u32 = 1 << 20;
 
 /// Collects events in memory, up to a limit, and writes them when the engine closes.
@@ -43,13 +43,12 @@ struct Event {
     bytes: u32,
     from_ns: u64,
     to_ns: u64,
-    /// For a chunk that was sent: when its transfer was posted and when its last byte was with the
-    /// kernel.
+    /// For a sent chunk: when its transfer was posted, and when the kernel had its last byte.
     posted_ns: u64,
     written_ns: u64,
 }
 
-/// A chunk on its way, as the sending flow remembers it.
+/// A chunk in flight, as the sending flow remembers it.
 #[derive(Clone, Copy)]
 pub(crate) struct SentChunk {
     pub(crate) transfer: TransferId,
@@ -57,12 +56,13 @@ pub(crate) struct SentChunk {
     pub(crate) bytes: u32,
     pub(crate) posted_ns: u64,
     pub(crate) pulled_ns: u64,
-    /// 0 until its last byte is with the kernel.
+    /// 0 until the kernel has its last byte.
     pub(crate) written_ns: u64,
 }
 
 impl Trace {
-    /// Opens the file, so that nobody learns at the end that it can't be written. What it holds stays until then.
+    /// Opens the file, so that a file that can't be written is an error now and not at the end. Its old content stays
+    /// until `write`.
     pub(crate) fn new(path: PathBuf, limit: u32) -> io::Result<Self> {
         Ok(Self {
             file: regular_file::append_to(&path)?,
@@ -77,7 +77,7 @@ impl Trace {
         &self.path
     }
 
-    /// A chunk was acknowledged: from the moment it was pulled to now.
+    /// Records an acknowledged chunk, from the moment it was pulled until now.
     pub(crate) fn chunk_sent(
         &self,
         peer: &PeerShared,
@@ -100,7 +100,7 @@ impl Trace {
         });
     }
 
-    /// A chunk landed: from the moment its header was seen to now.
+    /// Records a landed chunk, from the moment its header was read until now.
     pub(crate) fn chunk_landed(
         &self,
         peer: &PeerShared,
@@ -124,7 +124,7 @@ impl Trace {
         });
     }
 
-    /// Writes the file of the engine with this name and these rails.
+    /// Writes the file, with the engine's name and rails.
     pub(crate) fn write(&self, engine: &str, rails: &[ChosenRail]) -> io::Result<()> {
         let rail = |number: u32| rails.get(number as usize).map_or("?", |rail| &rail.name);
         if self.file.metadata()?.is_file() {
@@ -133,7 +133,7 @@ impl Trace {
         without_write_signals(|| self.write_to(BufWriter::new(&self.file), engine, rail))
     }
 
-    /// One event a line, so that a file that was cut short can be mended by hand.
+    /// One event a line, so that a truncated file can be repaired by hand.
     fn write_to<'a>(
         &self,
         mut out: impl Write,
@@ -173,7 +173,7 @@ impl Event {
         let mut args =
             json!({"bytes": self.bytes, "rail": rail, "flow": self.flow, "peer": self.peer});
         if self.sent {
-            // What happened between the ends of the bar.
+            // Events between the ends of the bar.
             args["posted_us"] = us(self.posted_ns).into();
             args["written_us"] = us(self.written_ns).into();
         }

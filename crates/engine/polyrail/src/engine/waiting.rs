@@ -1,4 +1,4 @@
-//! How callers wait: asleep, or with `progress = caller` by moving data themselves.
+//! Waits of callers: asleep, or with `progress = caller` moving data themselves.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,21 +10,20 @@ use crate::engine::peer::Owner;
 use crate::engine::state::EngineShared;
 
 impl EngineShared {
-    /// With `progress = caller`: looks for events and moves data. Says whether any moved.
+    /// With `progress = caller`: looks for events and moves data. Returns whether any moved.
     pub(crate) fn help(self: &Arc<Self>) -> bool {
         // Callers drive a single proxy.
         self.settings.caller_driven && !self.is_forked() && self.proxies.driven[0].try_poll(self)
     }
 
-    /// With `progress = caller`: polls the task again at once, as nobody else makes progress.
+    /// With `progress = caller`: polls the task again at once, because no other thread makes progress.
     pub(crate) fn poll_again(&self, waker: &Waker) {
         if self.settings.caller_driven {
             waker.wake_by_ref();
         }
     }
 
-    /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
-    /// early) or moving data.
+    /// Waits until `over`, at most until the given moment. Sleeps by `sleep` (which may return early), or moves data.
     pub(crate) fn wait_until(
         self: &Arc<Self>,
         until: Option<Instant>,
@@ -36,7 +35,7 @@ impl EngineShared {
         }
         let spin = self.config.spin.of_calls();
         if until.is_some_and(|until| Instant::now() >= until) {
-            // A look: one pass at most, and no wait for who drives just now.
+            // A look: at most one pass, without waiting for another thread that drives.
             if !over() {
                 self.help();
             }
@@ -52,7 +51,7 @@ impl EngineShared {
             }
             return;
         }
-        // The other way there and back again, with what devices do on it.
+        // A round trip, with a device's work in between.
         const POLL: Duration = Duration::from_nanos(2 * POLL_NS);
         let polls = self.pace.pollers.are_allowed() && self.pace.waits.are_short();
         let spin = if polls { spin.max(POLL) } else { spin };
@@ -70,7 +69,7 @@ impl EngineShared {
         over: impl Fn() -> bool,
         sleep: impl Fn(Duration),
     ) {
-        /// Whoever ends what is waited for wakes the waiter.
+        /// The thread that ends what is awaited wakes the waiter.
         const FOREVER: Duration = Duration::from_secs(86_400);
         while !over() {
             let now = Instant::now();
@@ -86,7 +85,7 @@ impl EngineShared {
     }
 }
 
-/// `Self::help` and its like are the methods above, which come before those of the trait.
+/// `Self::help` and the other calls here are the methods above, which take precedence over those of the trait.
 impl Owner for EngineShared {
     fn is_forked(&self) -> bool {
         Self::is_forked(self)

@@ -1,11 +1,10 @@
-//! What peers may do with a region, and which of its bytes there are.
+//! Access of peers to a region, and the check of its bounds.
 
 use polyrail_sys::OutOfRange;
 
 use crate::base::error::RegionError;
 
-/// What peers may do with a region: [`Access::ALL`], unless [`crate::Registrable::with_access`] says
-/// otherwise.
+/// Access that peers have to a region: [`Access::ALL`], unless set with [`crate::Registrable::with_access`].
 ///
 /// ```
 /// use polyrail::Access;
@@ -30,7 +29,7 @@ impl Access {
     pub const READ: Self = Self { remote_read: true, remote_write: false };
     /// Peers may write, and not read.
     pub const WRITE: Self = Self { remote_read: false, remote_write: true };
-    /// Only for this engine's own transfers.
+    /// Peers may neither read nor write: only this engine's own transfers use the region.
     pub const LOCAL: Self = Self { remote_read: false, remote_write: false };
 }
 

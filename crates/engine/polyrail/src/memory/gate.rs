@@ -1,5 +1,5 @@
-//! A gate that keeps memory from being taken away while a system call uses it. Who may use a region
-//! is decided in [`crate::memory::registry`].
+//! A gate that keeps memory alive while a system call uses it. [`crate::memory::registry`] decides which peers may use
+//! a region.
 
 use crate::sync::{AtomicUsize, Ordering, yield_now};
 
@@ -25,9 +25,9 @@ impl Gate {
         Self { state: AtomicUsize::new(0) }
     }
 
-    /// A pin, unless the gate is closed.
+    /// Returns a pin, unless the gate is closed.
     pub(crate) fn pin(&self) -> Option<Pin<'_>> {
-        // Acquire: what the memory was used for before is over once we hold a pin.
+        // Acquire: earlier uses of the memory are over once this thread holds a pin.
         if self.state.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
             return Some(Pin { gate: self });
         }
@@ -44,7 +44,7 @@ impl Gate {
         self.close_unless(|| false);
     }
 
-    /// Closes the gate and waits until the last pin is gone, or that is given up.
+    /// Closes the gate and waits until the last pin is gone, or `is_given_up` returns true.
     pub(crate) fn close_unless(&self, mut is_given_up: impl FnMut() -> bool) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         // Acquire pairs with the release of each pin: its system call is over.

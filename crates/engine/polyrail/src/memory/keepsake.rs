@@ -1,19 +1,19 @@
-//! What upper layers keep with a region that they lent to somebody, to be told of its end.
+//! State that upper layers attach to a region that they lent, to act when the region ends.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// Kept with a region, an `R`, and told when that ends.
+/// State attached to a region, an `R`, that is notified when the region ends.
 pub(crate) trait Keepsake<R>: Any + Send + Sync {
-    /// Every thread that ends the region calls this, when nothing begins to use the region any
-    /// more. It returns when no borrower uses the region either.
+    /// Called by every thread that ends the region, when no new use of the region can begin. Returns when no borrower
+    /// uses the region either.
     fn region_ends(&self, region: &Arc<R>);
 }
 
-/// What is kept with a region: one thing, which is decided when it is needed first.
+/// The state attached to a region: a single value, whose type is decided on first use.
 pub(crate) struct Kept<R>(OnceLock<Box<dyn Keepsake<R>>>);
 
-/// The region has ended before anything was kept with it.
+/// Attached to a region that ended before it had any other state.
 struct Nothing;
 
 impl<R: 'static> Keepsake<R> for Nothing {
@@ -27,19 +27,19 @@ impl<R> Default for Kept<R> {
 }
 
 impl<R: 'static> Kept<R> {
-    /// What is kept, new if there was nothing; `None` if the region has ended before.
+    /// Returns the attached state, and attaches it if there is none; `None` if the region has ended before.
     pub(crate) fn keep<T: Keepsake<R> + Default>(&self) -> Option<&T> {
         let kept: &dyn Any = &**self.0.get_or_init(|| Box::new(T::default()));
         kept.downcast_ref()
     }
 
-    /// What is kept by now.
+    /// Returns the state attached so far.
     pub(crate) fn kept<T: Keepsake<R>>(&self) -> Option<&T> {
         let kept: &dyn Any = &**self.0.get()?;
         kept.downcast_ref()
     }
 
-    /// The region ends: from now on nothing new is kept.
+    /// Ends the region: from now on nothing new is attached.
     pub(crate) fn end(&self, region: &Arc<R>) {
         self.0.get_or_init(|| Box::new(Nothing)).region_ends(region);
     }

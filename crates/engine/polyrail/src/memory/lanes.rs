@@ -1,4 +1,4 @@
-//! Connections of plugins that know the memory of a region: they forget it before its owner frees it.
+//! Plugin connections that know the memory of a region: they forget it before its owner frees it.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::base::driving::is_driving;
 use crate::base::pause::wait_patiently;
 use crate::memory::region_memory::RegionMemory;
 
-/// How long a callback waits for what plugins have. What the other end has is through here in a moment, and for
-/// longer no proxy should stand still.
+/// Longest wait of a callback for bytes that plugins have. Bytes that the other end has sent arrive in a moment, and no
+/// proxy should be blocked for longer.
 const CALLBACK_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The lanes that a region's bytes were posted on.
 pub(crate) struct Lanes {
-    /// The region, as they know it.
+    /// The region's identity, as the lanes know it.
     holder: Holder,
     known: Mutex<Vec<Known>>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Lanes {
 #[derive(Clone)]
 struct Known {
     lane: Lane,
-    /// Of the last message with bytes of the region.
+    /// Ticket of the last message with bytes of the region.
     last: Ticket,
 }
 
@@ -35,26 +35,27 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// A part of the region's memory, to be posted; none if no plugin can see it.
+    /// Returns a part of the region's memory, to be posted; `None` if plugins can't access it.
     pub(crate) fn piece(&self, memory: &RegionMemory, offset: u64, len: u64) -> Option<Piece> {
         Some(Piece { holder: self.holder, bytes: bytes_of(memory)?, offset, len })
     }
 
-    /// Bytes of the region were posted there. Whoever says so has held a pin of the region since before that.
+    /// Notes that bytes of the region were posted on the lane. The caller has held a pin of the region since before the
+    /// post.
     pub(crate) fn note(&self, lane: &Lane, ticket: &Ticket) {
         let (lane, last) = (lane.clone(), ticket.clone());
         let mut all = self.known.lock();
         match all.iter_mut().find(|known| known.lane.is(&lane)) {
             Some(known) => known.last = last,
             None => {
-                // One that is broken and not closed may still touch what it has.
+                // A lane that is broken and not closed may still touch its memory.
                 all.retain(|known| !known.lane.is_closed());
                 all.push(Known { lane, last });
             }
         }
     }
 
-    /// The region has ended. Waits until no plugin touches its memory or knows it any more, as others may do at the
+    /// Ends the region: waits until no plugin touches or knows its memory any more. Several threads may do so at the
     /// same time.
     pub(crate) fn end(&self) {
         let all = self.known.lock().clone();
@@ -62,7 +63,7 @@ impl Lanes {
         let busy = || all.iter().filter(|known| !is_through(known)).map(|known| known.lane.clone());
         wait_for_lanes(busy, || all.iter().all(is_through));
         for Known { lane, .. } in &all {
-            // Whoever moves data may wait for the plugin, which others see.
+            // A thread that moves data may wait for the plugin itself: other threads notice the hang.
             let forget = if is_driving() { Lane::forget } else { Lane::forget_elsewhere };
             if !forget(lane, self.holder) {
                 wait_patiently(|| lane.is_closed() || is_given_up(lane));
@@ -76,8 +77,8 @@ impl Lanes {
     }
 }
 
-/// Waits until that is over for which these lanes have bytes to move. Proxies move them on, and give up those that
-/// are silent. A callback may stand in the way of just that proxy, and of the peer's: so it does both itself.
+/// Waits until the operation is over for which these lanes have bytes to move. Proxies drive the lanes, and give up
+/// silent ones. A callback may block just that proxy, and the peer's: so a callback does both itself.
 pub(crate) fn wait_for_lanes<L: Iterator<Item = Lane>>(
     busy: impl Fn() -> L,
     mut is_over: impl FnMut() -> bool,
@@ -93,7 +94,7 @@ pub(crate) fn wait_for_lanes<L: Iterator<Item = Lane>>(
         }
     }
     wait_patiently(|| {
-        // What it is that waits fails if the plugin does not return.
+        // If the plugin does not return, this fails the operations that wait for it.
         polyrail_carrier::stuck();
         is_over()
     });
@@ -104,13 +105,13 @@ fn is_given_up(lane: &Lane) -> bool {
     lane.is_given_up()
 }
 
-/// Whether who waits for others that use memory gives up: they are within a plugin that does not return. To be asked
-/// while one waits.
+/// Patience of a thread that waits for other threads to stop using memory: it is over if those hang inside a plugin. To
+/// be polled during the wait.
 #[derive(Default)]
 pub(crate) struct Patience(Option<Instant>);
 
 impl Patience {
-    /// Those that are not within the plugin take microseconds.
+    /// Threads that are not inside the plugin take microseconds.
     const OF_OTHERS: Duration = Duration::from_secs(1);
 
     pub(crate) fn is_over(&mut self) -> bool {
@@ -121,9 +122,11 @@ impl Patience {
     }
 }
 
-/// As plugins get to see it; none if none can.
+/// Returns the memory as plugins access it. `None` if they can't: memory of other devices, and memory of a file, whose bytes
+/// only the kernel may touch.
 pub(crate) fn bytes_of(memory: &RegionMemory) -> Option<Bytes> {
     match memory {
+        RegionMemory::Host(memory) if memory.address(0, memory.len()).is_err() => None,
         RegionMemory::Host(memory) => Some(Bytes::Host(memory.clone())),
         RegionMemory::Device(memory) if memory.device().is_cuda() => {
             Some(Bytes::Cuda(memory.clone()))

@@ -1,6 +1,7 @@
 //! Registered memory. `remote_region` is that of peers. `Registration::end` is what happens when a region ends.
 
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -85,8 +86,8 @@ impl Region {
         RegionSlice { region: self.registration.core.clone(), offset: 0, len: self.len() }
     }
 
-    /// What a peer needs to reach it: give it to [`crate::Engine::import`] there. Whoever has these
-    /// bytes and a connection can use the region as its [`Access`] allows.
+    /// Returns the bytes that a peer needs to reach the region: give them to [`crate::Engine::import`] there. A peer
+    /// with these bytes and a connection can use the region as its [`Access`] allows.
     pub fn describe(&self) -> Vec<u8> {
         let RegionCore { owner: instance, key, ref memory, access, .. } = *self.registration.core;
         let Access { remote_read: may_read, remote_write: may_write } = access;
@@ -94,9 +95,9 @@ impl Region {
         RegionDescription { instance, key, len, may_read, may_write, is_on_device }.encode()
     }
 
-    /// Ends the registration though there are clones: when this returns the memory is not touched
-    /// any more, by this engine, any clone or a hosted plugin, and may be freed; see [`Region`] for
-    /// the exception in callbacks, and how long it may take. For memory of which somebody else decides how long it lives.
+    /// Ends the registration though there are clones. When this returns, neither this engine, any clone nor a hosted
+    /// plugin touches the memory any more, and it may be freed; see [`Region`] for the exception in callbacks, and how
+    /// long it may take. For memory whose lifetime other code decides.
     ///
     /// Operations that use it end with [`crate::TransferError::RegionDropped`], also a send and a
     /// receive that still wait for each other.
@@ -119,6 +120,36 @@ impl Region {
         let core = &self.registration.core;
         let _pin = core.gate.pin().ok_or(RegionError::Ended)?;
         core.memory.write_at(offset, bytes)
+    }
+
+    /// Reads bytes of a file, from `offset` of it on, into the whole region: the kernel copies them into place. For memory
+    /// of a device they take pinned memory on the way, 8 MiB at a time. [`Memory::map_file`] saves this copy, too.
+    ///
+    /// ```
+    /// use polyrail::Region;
+    ///
+    /// let file = std::fs::File::open("Cargo.toml")?;
+    /// let region = Region::private(vec![0; 7].into());
+    /// region.fill_from(&file, 1)?;
+    /// let mut bytes = [0; 7];
+    /// region.read_at(0, &mut bytes)?;
+    /// assert_eq!(&bytes, b"package");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::File`]: the file has fewer bytes, or can't be read. Some of the bytes may be in the region then.
+    pub fn fill_from(&self, file: &File, offset: u64) -> Result<(), RegionError> {
+        self.all().fill_from(file, offset)
+    }
+
+    /// Writes the whole region to a file, from `offset` of it on, which grows as needed. [`Region::fill_from`] is the
+    /// opposite. [`File::sync_all`] makes the bytes durable.
+    ///
+    /// # Errors
+    /// [`RegionError::File`]: the file can't be written. Some of the bytes may be in it then.
+    pub fn store_to(&self, file: &File, offset: u64) -> Result<(), RegionError> {
+        self.all().store_to(file, offset)
     }
 }
 
@@ -148,11 +179,11 @@ impl Registration {
     }
 
     fn end(&self) {
-        // A copy of the process has nothing registered; whoever uses the memory is in the original.
+        // A copy of the process has nothing registered; users of the memory are in the original.
         if self.registry.as_ref().is_some_and(|registry| registry.original.is_copy()) {
             return;
         }
-        // The slot may be somebody else's soon: it is given back once.
+        // The slot may soon belong to another region, so it is given back once.
         if let Some(registry) = &self.registry
             && !self.has_ended.swap(true, Ordering::AcqRel)
         {
@@ -252,7 +283,7 @@ mod tests {
                 assert!(!may(Access::ALL, Some(Arc::from([])), touch));
             }
         }
-        // What this engine asked for itself lands in any region of its own.
+        // Bytes that this engine asked for itself land in any of its regions.
         assert!(may(Access::LOCAL, Some(Arc::from([])), Touch::Own));
     }
 

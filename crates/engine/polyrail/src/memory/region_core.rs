@@ -1,6 +1,7 @@
-//! What the data path knows of a region, and a part of a region for requests.
+//! The data path's view of a region, and a part of a region for requests.
 
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -8,11 +9,15 @@ pub(crate) use polyrail_proto::regions::Touch;
 use polyrail_proto::{InstanceId, RegionKey};
 
 use crate::base::callback::Users;
+use crate::base::error::RegionError;
 use crate::memory::access::Access;
 use crate::memory::gate::Gate;
 use crate::memory::keepsake::Kept;
 use crate::memory::lanes::Lanes;
 use crate::memory::region_memory::{LastCopies, RegionMemory};
+
+/// Bytes that one call moves between a region and a file.
+const FILE_BLOCK_BYTES: u64 = 8 << 20;
 
 /// The owner of a private region.
 pub(crate) const NOBODY: InstanceId = InstanceId(0);
@@ -32,21 +37,22 @@ pub struct RegionSlice {
     pub(crate) len: u64,
 }
 
-/// What the data path knows of a region.
+/// The data path's view of a region.
 pub(crate) struct RegionCore {
-    /// The engine that it is registered with, [`NOBODY`] for a private one.
+    /// Engine that the region is registered with, [`NOBODY`] for a private one.
     pub(crate) owner: InstanceId,
     pub(crate) key: RegionKey,
     pub(crate) memory: Users<RegionMemory>,
     pub(crate) access: Access,
-    /// The peers that may use it, if not all.
+    /// Peers that may use the region, if not all.
     granted: Option<Arc<[InstanceId]>>,
     pub(crate) gate: Gate,
-    /// A send or a receive of it may wait for its other half, so its end has to look for them.
+    /// Set if a send or a receive of the region may wait for its other half, so that the region's end has to look for
+    /// them.
     is_waited_for: AtomicBool,
     pub(crate) copies: LastCopies,
     pub(crate) kept: Kept<Self>,
-    /// Connections of plugins that know its memory.
+    /// Plugin connections that know the region's memory.
     pub(crate) lanes: Lanes,
 }
 
@@ -56,9 +62,34 @@ impl RegionSlice {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the slice is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Reads bytes of a file, from `offset` of it on, into this part: see [`Region::fill_from`](crate::Region::fill_from).
+    pub fn fill_from(&self, file: &File, offset: u64) -> Result<(), RegionError> {
+        self.in_blocks(|memory, at, len| memory.fill_from(self.offset + at, len, file, offset + at))
+    }
+
+    /// Writes this part to a file, from `offset` of it on: the opposite of [`RegionSlice::fill_from`].
+    pub fn store_to(&self, file: &File, offset: u64) -> Result<(), RegionError> {
+        self.in_blocks(|memory, at, len| memory.store_to(self.offset + at, len, file, offset + at))
+    }
+
+    /// Works in blocks, so that the end of the region waits for one block at most.
+    fn in_blocks(
+        &self,
+        each: impl Fn(&RegionMemory, u64, u64) -> Result<(), RegionError>,
+    ) -> Result<(), RegionError> {
+        let mut done = 0;
+        while done < self.len {
+            let len = (self.len - done).min(FILE_BLOCK_BYTES);
+            let _pin = self.region.gate.pin().ok_or(RegionError::Ended)?;
+            each(&self.region.memory, done, len)?;
+            done += len;
+        }
+        Ok(())
     }
 }
 
@@ -82,19 +113,19 @@ impl RegionCore {
         Self { owner, key, memory, access, granted: None, gate, is_waited_for, copies, kept, lanes }
     }
 
-    /// Only for these peers, if any are given.
+    /// Grants the region only to these peers, if any are given.
     pub(crate) fn granted_to(self, granted: Option<Arc<[InstanceId]>>) -> Self {
         Self { granted, ..self }
     }
 
-    /// A send or a receive of it is about to wait. Before the caller looks whether the region has ended: so
-    /// either it sees that, or who ends the region sees this.
+    /// Notes that a send or a receive of the region is about to wait. Called before the caller checks whether the
+    /// region has ended: either it sees that, or the thread that ends the region sees this.
     pub(crate) fn note_waiting(&self) {
         self.is_waited_for.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a send or a receive may wait with it. Behind the closed gate.
+    /// Returns whether a send or a receive may wait with the region. Called after the gate is closed.
     pub(crate) fn is_waited_for(&self) -> bool {
         fence(Ordering::SeqCst);
         self.is_waited_for.load(Ordering::Relaxed)

@@ -10,10 +10,10 @@ use crate::memory::region_core::{RegionCore, RegionSlice};
 /// The regions of a request, by the numbers that its segments name.
 pub(crate) type Regions = SmallVec<[Arc<RegionCore>; 2]>;
 
-/// Gives each region a number of its own, as the segments of a plan name them.
+/// Gives each region its number, by which the segments of a plan name it.
 #[derive(Default)]
 pub(crate) struct RegionList {
-    /// By address: two peers' regions may have the same key.
+    /// Keyed by address: regions of two peers may have the same key.
     regions: SmallMap<usize, Arc<RegionCore>>,
 }
 
@@ -25,7 +25,7 @@ impl RegionList {
     pub(crate) fn number_of(&mut self, region: &Arc<RegionCore>) -> u32 {
         let address = Arc::as_ptr(region).addr();
         let known = self.regions.place(&address);
-        // No more than the segments of a plan, which fit.
+        // At most as many as the segments of a plan, whose number fits.
         known.unwrap_or_else(|| self.regions.add(address, region.clone())) as u32
     }
 

@@ -1,6 +1,9 @@
 //! The bytes of a region: in the host's memory, in a device's, or another process's.
 
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,7 +13,7 @@ use polyrail_sys::{ForeignMemory, Memory};
 use crate::base::error::RegionError;
 use crate::memory::tickets::wait_all;
 
-/// Whose bytes they are.
+/// Memory of a region's bytes.
 pub(crate) enum RegionMemory {
     Host(Memory),
     Device(DeviceMemory),
@@ -18,7 +21,7 @@ pub(crate) enum RegionMemory {
     Foreign(ForeignMemory),
 }
 
-/// Copies that devices make to and from a region: the last of each queue.
+/// Copies that devices make to and from a region: the last one of each queue.
 #[derive(Default)]
 pub(crate) struct LastCopies(Mutex<Vec<Ticket>>);
 
@@ -47,7 +50,49 @@ impl RegionMemory {
         }
     }
 
-    /// Memory that the CPU reaches.
+    /// Reads bytes of a file into place.
+    pub(crate) fn fill_from(
+        &self,
+        offset: u64,
+        len: u64,
+        file: &File,
+        at: u64,
+    ) -> Result<(), RegionError> {
+        let failed = |error| of_file(at, &error);
+        match self {
+            Self::Host(memory) => memory.fill_from(offset, len, file.as_fd(), at).map_err(failed),
+            Self::Device(memory) => {
+                let bounce = memory.device().pinned(len)?;
+                bounce.fill_from(0, len, file.as_fd(), at).map_err(failed)?;
+                let places = (CopyPlace::Device(memory, offset), CopyPlace::Host(&bounce, 0));
+                copy_and_wait(memory, places, len)
+            }
+            Self::Foreign(_) => Err(RegionError::Ended),
+        }
+    }
+
+    /// Writes bytes to a file.
+    pub(crate) fn store_to(
+        &self,
+        offset: u64,
+        len: u64,
+        file: &File,
+        at: u64,
+    ) -> Result<(), RegionError> {
+        let failed = |error| of_file(at, &error);
+        match self {
+            Self::Host(memory) => memory.store_to(offset, len, file.as_fd(), at).map_err(failed),
+            Self::Device(memory) => {
+                let bounce = memory.device().pinned(len)?;
+                let places = (CopyPlace::Host(&bounce, 0), CopyPlace::Device(memory, offset));
+                copy_and_wait(memory, places, len)?;
+                bounce.store_to(0, len, file.as_fd(), at).map_err(failed)
+            }
+            Self::Foreign(_) => Err(RegionError::Ended),
+        }
+    }
+
+    /// Returns the memory, if the CPU reaches it.
     pub(crate) fn host(&self) -> Option<&Memory> {
         match self {
             Self::Host(memory) => Some(memory),
@@ -57,7 +102,7 @@ impl RegionMemory {
 }
 
 impl RegionMemory {
-    /// The device that the bytes are on.
+    /// Returns the device of the bytes.
     pub(crate) fn device(&self) -> Option<&Arc<dyn Device>> {
         match self {
             Self::Host(_) | Self::Foreign(_) => None,
@@ -73,28 +118,32 @@ impl From<Memory> for RegionMemory {
 }
 
 impl LastCopies {
-    /// A copy was begun. Whoever says so holds a pin of the region.
+    /// Notes a copy that was begun. The caller holds a reference to the region.
     pub(crate) fn note(&self, ticket: &Ticket) {
         let mut last = self.0.lock();
         match last.iter_mut().find(|older| ticket.includes(older)) {
             Some(older) => *older = ticket.clone(),
             None => {
-                // Those of queues that are gone are never followed by others.
+                // A queue that is gone never replaces its last copy, so finished copies are dropped.
                 last.retain(|older| matches!(older.is_done(), Ok(false)));
                 last.push(ticket.clone());
             }
         }
     }
 
-    /// The last of each queue.
+    /// Returns the last copy of each queue.
     pub(crate) fn under_way(&self) -> Vec<Ticket> {
         self.0.lock().clone()
     }
 
-    /// Waits for all copies that were begun, as others may do at the same time.
+    /// Waits for all copies that were begun. Other threads may wait at the same time.
     pub(crate) fn wait(&self) {
         wait_all(&self.under_way());
     }
+}
+
+fn of_file(at: u64, error: &io::Error) -> RegionError {
+    RegionError::File { at, kind: error.kind(), reason: error.to_string() }
 }
 
 fn read_device(memory: &DeviceMemory, offset: u64, out: &mut [u8]) -> Result<(), RegionError> {

@@ -1,4 +1,4 @@
-//! The regions and mailboxes of an engine: by which key each is found, and who may use it.
+//! The regions and mailboxes of an engine: found by key, and with the access that peers have.
 
 use std::sync::Arc;
 
@@ -21,19 +21,19 @@ pub(crate) struct Registry {
     table: RwLock<KeyTable<Entry>>,
     callbacks: Arc<Callbacks>,
     pub(super) original: Arc<Original>,
-    /// A region of the engine has ended: nobody is to wait for it, or to keep its memory, any longer.
+    /// Called when a region of the engine has ended: transfers stop waiting for it and stop keeping its memory.
     pub(super) region_ended: fn(&Arc<RegionCore>),
 }
 
-/// What a key stands for.
+/// The object that a key names.
 enum Entry {
     Region(Arc<RegionCore>),
     Mailbox(Arc<Users<Arc<dyn Mailbox>>>),
 }
 
-/// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
-/// [`crate::Engine::import`] of its description and offsets that mean what its owner wants them to.
-/// So a sender needs not know where its message belongs, and nothing is copied on arrival.
+/// Memory whose place is decided when bytes arrive. Peers write to it like to a region, after [`crate::Engine::import`]
+/// of its description, with offsets whose meaning the owner defines. So a sender needs not know where its message
+/// belongs, and nothing is copied on arrival.
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -41,25 +41,25 @@ enum Entry {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Mailbox: Send + Sync {
-    /// Where `len` bytes at `offset` are to land, a slice of that length; `None` refuses them.
+    /// Returns the place for `len` bytes at `offset`, a slice of that length; `None` refuses them.
     ///
-    /// Called for each chunk, on a proxy that holds a lock of the peer: answer at once, and don't
-    /// post or wait. A chunk may be asked for again, after its rail failed.
+    /// Called for each chunk, on a proxy that holds a lock of the peer: return at once, and don't post or wait. Called
+    /// again for a chunk whose rail failed.
     fn place(&self, offset: u64, len: u64) -> Option<RegionSlice>;
 }
 
-/// An open [`Mailbox`], by [`crate::Engine::open`]; closed when this is dropped.
+/// An open [`Mailbox`], made by [`crate::Engine::open`]; dropping this closes it.
 pub struct OpenMailbox {
     told: RegionDescription,
     registry: Arc<Registry>,
 }
 
-/// Where the bytes of a place go.
+/// Destination of the bytes of a place.
 pub(crate) type Target = regions::Target<Arc<RegionCore>>;
 
 impl OpenMailbox {
-    /// What a peer needs to write to the [`Mailbox`]: give it to [`crate::Engine::import`] there.
-    /// Every offset is inside, as far as the peer knows.
+    /// Returns the description that a peer passes to [`crate::Engine::import`] to write to the [`Mailbox`]. The peer
+    /// takes every offset as within bounds.
     pub fn describe(&self) -> Vec<u8> {
         self.told.encode()
     }
@@ -118,7 +118,7 @@ impl Registry {
         made.map_err(|_make| RegionError::TooMany { limit: REGIONS_MAX })
     }
 
-    /// What a peer may touch at `places`, each region once, or why it may not.
+    /// Finds the memory that a peer may touch at `places`, each region once, or returns why it may not.
     pub(crate) fn admit_all(
         &self,
         places: &[Place],
@@ -135,7 +135,7 @@ impl Registry {
                         return Err(RefusalCode::AccessDenied);
                     }
                     let mailbox = mailbox.clone();
-                    // Its owner may register memory while it answers.
+                    // The mailbox may register memory while it answers.
                     drop(table);
                     return admit_mail(&self.callbacks, &***mailbox, places, targets);
                 }
@@ -153,7 +153,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The region of a key, unless it is gone.
+    /// Returns the region of a key, unless it is gone.
     pub(crate) fn region(&self, key: RegionKey) -> Option<Arc<RegionCore>> {
         let table = self.table.read();
         match table.find(key) {
@@ -162,7 +162,7 @@ impl Registry {
         }
     }
 
-    /// A device that has memory here.
+    /// Returns a device that has memory here.
     pub(crate) fn some_device(&self) -> Option<Arc<dyn Device>> {
         let table = self.table.read();
         table.entries().find_map(|entry| match entry {
@@ -177,7 +177,7 @@ impl Registry {
 
     pub(super) fn remove(&self, slot: u32) {
         let entry = self.table.write().remove(slot);
-        // A mailbox may have regions of its own, which end with it and want the lock.
+        // A mailbox may own regions, which end with it and take the lock.
         drop(entry);
     }
 }

@@ -1,4 +1,4 @@
-//! What a peer's region is here: what its description tells.
+//! A peer's region, as its description says.
 
 use polyrail_proto::published::RegionDescription;
 use polyrail_proto::{InstanceId, RegionKey};
@@ -6,7 +6,7 @@ use polyrail_proto::{InstanceId, RegionKey};
 use crate::base::error::RegionError;
 use crate::memory::access::{Access, check_range};
 
-/// A peer's region, as its description tells; made by [`crate::Engine::import`].
+/// A peer's region, as its description says; made by [`crate::Engine::import`].
 ///
 /// ```
 #[doc = include_str!("../../doc/two_engines.txt")]
@@ -41,7 +41,7 @@ pub struct RemoteSlice {
 }
 
 impl RemoteRegion {
-    /// Reads what [`Region::describe`] made.
+    /// Decodes a description made by [`Region::describe`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RegionError> {
         let told = RegionDescription::decode(bytes);
         let told = told.map_err(|what| RegionError::Description { what })?;
@@ -65,18 +65,18 @@ impl RemoteRegion {
         self.is_on_device
     }
 
-    /// What its engine allows.
+    /// Returns the access that its engine grants.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// `len` bytes from `offset` on.
+    /// Returns the slice of `len` bytes from `offset` on.
     pub fn slice(&self, offset: u64, len: u64) -> Result<RemoteSlice, RegionError> {
         check_range(offset, len, self.len)?;
         Ok(RemoteSlice { region: *self, offset, len })
     }
 
-    /// All of it.
+    /// Returns the whole region as a slice.
     pub fn all(&self) -> RemoteSlice {
         RemoteSlice { region: *self, offset: 0, len: self.len }
     }

@@ -1,11 +1,11 @@
-//! When devices are done with what they were given to copy.
+//! Completion of copies by devices.
 
 use polyrail_gpu::{GpuError, Ticket};
 use smallvec::SmallVec;
 
 use crate::base::pause::wait_patiently;
 
-/// When a chunk is copied: a ticket for each device that has a part of it; none if it has none.
+/// Tickets of a chunk's copies: one for each device that has a part of it; empty if none has.
 pub(crate) type Tickets = SmallVec<[Ticket; 1]>;
 
 /// Whether a chunk is copied; an error if a part of it never will be. Then no part is being copied.

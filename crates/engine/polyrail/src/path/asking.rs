@@ -1,4 +1,4 @@
-//! Asking a peer something once, and waiting for its answer where that is allowed.
+//! Questions to a peer: each is asked once, and the caller waits for the answer where that is allowed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::{Locked, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 
-/// Asks, unless the peer is gone; says whether it asks. Whoever posts waits for no lock of the peer: where somebody
-/// holds it, perhaps without a CPU, the control thread asks.
+/// Sends the question, unless the peer is gone; returns whether it is sent. The poster waits for no lock of the peer:
+/// where another thread holds it, perhaps without a CPU, the control thread sends the question.
 pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: Message) -> bool {
     match peer.try_tx() {
         Some(tx) => ask_holding(engine, peer, tx, &question),
@@ -24,7 +24,7 @@ pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: 
     }
 }
 
-/// The same, once the lock is free.
+/// Same as [`ask`], but waits for the lock.
 pub(crate) fn ask_patiently(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -39,7 +39,7 @@ fn ask_holding(
     mut tx: Locked<'_, TxSide>,
     question: &Message,
 ) -> bool {
-    // With the lock held: whoever loses a peer ends what it was asked after that.
+    // With the lock held: losing a peer ends the questions that were sent before.
     if peer.is_gone() {
         return false;
     }
@@ -49,9 +49,9 @@ fn ask_holding(
     true
 }
 
-/// Waits for the answer, or until the peer is gone or has had its time (`limit`, and the time that it
-/// has to connect). A callback and whoever moves
-/// data don't wait, for the answer might wait for them. Says whether it may wait.
+/// Waits for the answer, or until the peer is gone or its time is over (the smaller of `limit` and the connect
+/// timeout). A callback and a thread that moves data don't wait, since the answer might wait for them. Returns whether
+/// it may wait.
 pub(crate) fn wait_for_answer(
     engine: &Arc<EngineShared>,
     peer: &PeerShared,
@@ -96,7 +96,7 @@ mod tests {
             drop(held);
             assert_eq!(is_asked, Ok(true), "it waits for the lock");
         });
-        // What it hears is that this one has closed.
+        // The question is a goodbye: b learns from it that a has closed.
         let until = Instant::now() + LONG;
         while to_a.lost().is_none() {
             assert!(Instant::now() < until, "{}", b.dump());

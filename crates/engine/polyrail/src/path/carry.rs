@@ -1,6 +1,6 @@
-//! A hosted plugin is to carry the payload of a flow: its sender asks, the peer listens and says where, the
-//! sender connects, the peer says that its end is there. Until that is done, and where it fails, payload takes the
-//! flow's own connection.
+//! Setup of a hosted plugin's connection for the payload of a flow: the sender asks, the peer listens and sends its
+//! address, the sender connects, the peer confirms that its end is there. Until that is done, and where it fails,
+//! payload takes the flow's own connection.
 
 use std::sync::{Arc, Weak};
 
@@ -18,19 +18,19 @@ use crate::engine::state::EngineShared;
 use crate::path::asking::ask;
 use crate::wake::ALL;
 
-/// Asks the peer for a carrier of the flow's connection. Says whether one may come.
+/// Asks the peer for a carrier of the flow's connection. Returns whether one may come.
 pub(crate) fn want(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, of: Carried) -> bool {
     let Some(host) = &engine.host else { return false };
     let (_, to_rail) = peer.layout.pair_of(of.flow);
     let plugin = host.name().to_owned();
-    // It is a position on a card, of at most 64 rails.
+    // An index of the rails in the engine info, of which there are at most 64.
     let question = Message::CarrierWanted { of, rail: to_rail as u16, plugin };
     let until = Time(monotonic_ns()).after(engine.settings.connect_timeout);
     let may_come = peer.beside.carriers.lock().begin(End::Sending, of, Coming::Asked(until));
     may_come && ask(engine, peer, question)
 }
 
-/// A peer wants a carrier for a flow towards us.
+/// Handles a peer's request for a carrier of a flow to this engine.
 pub(crate) fn wanted(
     pass: &mut Pass<'_>,
     peer: &Arc<PeerShared>,
@@ -77,7 +77,7 @@ pub(crate) fn wanted(
     );
 }
 
-/// The peer's answer.
+/// Handles the peer's answer.
 pub(crate) fn offered(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -107,17 +107,17 @@ pub(crate) fn offered(
     }
 }
 
-/// The peer's plugin has accepted the connection, or won't.
+/// Handles the peer's message that its plugin has accepted the connection, or failed to.
 pub(crate) fn accepted(peer: &PeerShared, of: Carried, accepted: Result<(), String>) {
     peer.beside
         .carriers
         .lock()
         .accepted(of, accepted.map_err(|why| format!("the peer's plugin: {why}")));
-    // The flow looks when it is visited.
+    // The flow reads the result at its next visit.
     peer.wake.announce(ALL);
 }
 
-/// The plugin's connection, which has come for a flow to the peer.
+/// Wraps the plugin's connection of a flow to the peer.
 pub(crate) fn outgoing(
     engine: &EngineShared,
     peer: &PeerShared,
@@ -134,14 +134,14 @@ pub(crate) fn outgoing(
     Box::new(Plugin::new(lane, takes_cuda, max_bytes))
 }
 
-/// The plugin's connection, which has come for a flow from a peer. The peer minds the length of messages.
+/// Wraps the plugin's connection of a flow from a peer. The peer minds the length of messages.
 pub(crate) fn incoming(engine: &EngineShared, lane: Lane) -> Box<dyn Conduit> {
     let mut devices = engine.host.iter().flat_map(Host::devices);
     let takes_cuda = devices.all(|device| device.takes_cuda);
     Box::new(Plugin::new(lane, takes_cuda, u64::MAX))
 }
 
-/// Who is to hear of a connection, on the plugin's thread, if he is still there.
+/// Receiver of a connection's events, on the plugin's thread, as long as the engine and the peer exist.
 #[derive(Clone)]
 struct Told {
     engine: Weak<EngineShared>,
@@ -173,7 +173,7 @@ impl Told {
         let accepted = came.as_ref().map(drop).map_err(Clone::clone);
         peer.beside.carriers.lock().came(end, self.of, came);
         match end {
-            // The flow looks when it is visited.
+            // The flow reads the result at its next visit.
             End::Sending => peer.wake.announce(ALL),
             End::Arriving => {
                 let message = Message::CarrierAccepted { of: self.of, accepted };

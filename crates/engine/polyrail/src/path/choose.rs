@@ -1,4 +1,4 @@
-//! Which path a request takes, decided when it is prepared, and named with its reason.
+//! Choice of the path of a request, made when the request is prepared, and named with its reason.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::path::import::import;
 use crate::path::request::{PathRequest, copy_parts};
 use crate::path::{staged, try_shared};
 
-/// Which path a request takes, and if it is not over the rails, the copies.
+/// Returns the path of a request, and the copies if it is not over the rails.
 pub(crate) fn choose(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
@@ -77,7 +77,7 @@ fn place_of(peer: &PeerShared) -> PeerPlace {
     }
 }
 
-/// Whether the bytes of a request can go through shared memory, or why not.
+/// Checks whether the bytes of a request can go through shared memory; the error says why not.
 fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), PathObstacle> {
     let PathRequest { kind, peer, .. } = *request;
     match kind {
@@ -88,7 +88,7 @@ fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), P
     }
 }
 
-/// The copies of a request by a device and why they are possible, or why not.
+/// Returns the copies of a request by a device and why they are possible, or why not.
 fn copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
@@ -110,11 +110,11 @@ fn copies(
     Ok((Copies { by: Copying::Device(device), parts }, reason))
 }
 
-/// Whether a queue of the device can copy from and to all memory of the parts.
+/// Checks whether a queue of the device can copy from and to all memory of the parts.
 fn must_reach_all(device: &Arc<dyn Device>, parts: &[CopyPart]) -> Result<(), String> {
     let mut seen: Vec<&Arc<RegionCore>> = Vec::new();
     for end in parts.iter().flat_map(|part| [&part.from, &part.to]) {
-        // Parts mostly stay in the same few regions; asking once more does no harm.
+        // Parts mostly stay in the same few regions; a second check does no harm.
         if seen.iter().rev().take(8).any(|known| Arc::ptr_eq(known, end)) {
             continue;
         }

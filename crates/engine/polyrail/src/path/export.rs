@@ -1,9 +1,8 @@
 //! Offering memory to other processes of this host.
 //!
-//! Whoever wants to copy from or to a peer's memory asks the peer for it, once for a region,
-//! and opens what it offers. When the owner ends the region it tells all who asked, and waits until
-//! they say that nothing of theirs touches it any more: the acknowledgement of the message says so,
-//! as it does for a cancel.
+//! An engine that wants to copy from or to a peer's memory asks the peer for it, once per region, and opens what it is
+//! offered. When the owner ends the region it notifies all engines that asked, and waits until none of them touches it
+//! any more: the acknowledgement of the message confirms that, as it does for a cancel.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
@@ -30,17 +29,17 @@ use crate::memory::region_core::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
 use crate::path::choose::path_settings;
 
-/// Who was offered a region.
+/// Peers that were offered a region.
 #[derive(Default)]
 pub(crate) struct Exports {
     offers: Mutex<Offers>,
-    /// All who were offered host memory look at it before they copy.
+    /// Checked before each copy by all peers that were offered host memory.
     lease: OnceLock<Lease>,
 }
 
 enum Offers {
     Open(Vec<Offered>),
-    /// The region has ended: whom that concerns.
+    /// The region has ended: the peers that have to release it.
     Ended(Vec<Arc<Release>>),
 }
 
@@ -48,17 +47,17 @@ struct Offered {
     engine: Weak<EngineShared>,
     peer: Arc<PeerShared>,
     offer: Offer,
-    /// The peer takes copies of them at any time.
+    /// The peer duplicates them at any time.
     _descriptors: Vec<OwnedFd>,
 }
 
-/// A peer that is to let go of a region.
+/// A peer that has to release a region.
 struct Release {
     offered: Offered,
     latch: Arc<Latch>,
 }
 
-/// The peer asks for a region.
+/// Handles a peer's request for a region.
 pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey) {
     if !peer.account.quotas.of_messages.may_answer() {
         let name = peer.name();
@@ -81,7 +80,7 @@ fn make_offer(
     let region = engine.registry.region(key).ok_or("the region is gone")?;
     let instance = peer.instance();
     if !(region.allows(Touch::Read(instance)) && region.allows(Touch::Write(instance))) {
-        // Memory that another process has open is open to it for reading and writing.
+        // A process that maps the memory can both read and write it.
         return Err("the peer may not both read and write it".into());
     }
     let exports = region.kept.keep::<Exports>().ok_or("the region is gone")?;
@@ -110,12 +109,12 @@ fn device_offer(
     let export = memory.device().export(memory).map_err(|error| error.to_string())?;
     let (export, descriptors) = export.into_parts();
     let numbers = descriptors.iter().map(|descriptor| descriptor.as_raw_fd() as u32).collect();
-    // 0 is nobody's.
+    // 0 matches no process.
     let (process, namespace) = (std::process::id(), namespace().unwrap_or(0));
     Ok((Offer { process, namespace, descriptors: numbers, export }, descriptors))
 }
 
-/// Only a proven process has addresses told, as its user is this one.
+/// Makes an offer of host memory. Only a proven process gets addresses, as it has this process's user.
 fn host_offer(
     engine: &EngineShared,
     (peer, process): (&PeerShared, &ProvenProcess),
@@ -136,9 +135,9 @@ impl Default for Offers {
 }
 
 impl Keepsake<RegionCore> for Exports {
-    /// Tells all who were offered the region that it ends, and waits until they have let go of it,
-    /// whoever was the first to tell them. In a callback nobody waits, since the answers may have
-    /// to come by the same proxy; the region's memory is kept until they do.
+    /// Notifies all peers that were offered the region that it ends, and waits until they have released it, whichever
+    /// thread notified them first. A callback does not wait, since the answers may have to come by the same proxy; the
+    /// region's memory is kept until they do.
     fn region_ends(&self, region: &Arc<RegionCore>) {
         let (releases, is_first) = self.close();
         if is_first {
@@ -154,7 +153,7 @@ impl Keepsake<RegionCore> for Exports {
         {
             lease.allow_reuse();
         }
-        // Their file descriptors are not needed any more.
+        // The file descriptors are not needed any more.
         *self.lock() = Offers::Ended(Vec::new());
     }
 }
@@ -170,7 +169,7 @@ pub(crate) fn is_offered(region: &RegionCore, peer: &Arc<PeerShared>) -> bool {
 }
 
 impl Exports {
-    /// What the peer was offered before: it may ask as often as it likes.
+    /// Returns the peer's earlier offer: it may ask as often as it likes.
     fn offered_to(&self, peer: &Arc<PeerShared>) -> Option<Offer> {
         match &*self.lock() {
             Offers::Open(all) => all
@@ -181,7 +180,7 @@ impl Exports {
         }
     }
 
-    /// Says what to tell the peer, which may have asked twice at the same time.
+    /// Returns the offer for the peer, which may have asked twice at the same time.
     fn add(&self, new: Offered) -> Result<Offer, String> {
         match &mut *self.lock() {
             Offers::Ended(_) => Err("the region is gone".into()),
@@ -197,14 +196,14 @@ impl Exports {
         }
     }
 
-    /// Nobody is offered the region any more. Says who was, and whether this call made it so.
+    /// Ends all offers of the region. Returns the peers that had one, and whether this call ended them.
     fn close(&self) -> (Vec<Arc<Release>>, bool) {
         let mut offers = self.lock();
         match &mut *offers {
             Offers::Ended(releases) => (releases.clone(), false),
             Offers::Open(all) => {
                 if let Some(lease) = self.lease.get() {
-                    // Whoever does not hear of it finds this.
+                    // A peer that the message does not reach finds the lease revoked.
                     lease.revoke();
                 }
                 let release = |offered| Arc::new(Release { offered, latch: Arc::default() });
@@ -223,7 +222,7 @@ impl Exports {
 impl Release {
     fn tell(&self, region: &Arc<RegionCore>) {
         let Offered { engine, peer, .. } = &self.offered;
-        // An engine that is closed has told its peers, and they know that all has ended.
+        // An engine that is closed has notified its peers that all its regions have ended.
         let Some(engine) = engine.upgrade() else { return };
         let mut tx = peer.tx();
         if peer.is_gone() {
@@ -236,12 +235,12 @@ impl Release {
         engine.announce(peer);
     }
 
-    /// Whether the peer has said that it has let go of the region: who is gone has not.
+    /// Whether the peer has confirmed that it released the region: a peer that is gone has not.
     fn is_confirmed(&self) -> bool {
         self.latch.is_set() && !self.offered.peer.is_gone()
     }
 
-    /// Waits until the peer has let go of the region, which it has been told at `begin`.
+    /// Waits until the peer has released the region. It was notified at `begin`.
     fn wait(&self, begin: Instant) {
         let Offered { engine, peer, .. } = &self.offered;
         let Some(engine) = engine.upgrade() else { return };

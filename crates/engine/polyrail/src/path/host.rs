@@ -1,4 +1,4 @@
-//! Whether CPUs copy the bytes of a request between host memories, and why.
+//! Copies by CPUs between host memories: whether a request takes them, and why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(super) fn choose(
     }
 }
 
-/// Whether a request is long enough for copies of its own.
+/// Whether a request is long enough to be copied separately.
 fn is_long(request: &PathRequest<'_>) -> bool {
     let bytes = bytes_of(request);
     match request.kind {
@@ -55,28 +55,28 @@ fn bytes_of(request: &PathRequest<'_>) -> u64 {
     all.fold(0, u64::saturating_add)
 }
 
-/// The path of a request that CPUs can't copy at once, for that reason: they copy it to memory that both
-/// processes have open and from there, if that can be.
+/// Returns the path of a request that CPUs can't copy directly, for reason `why`: they copy it through memory that both
+/// processes have open, if that is possible.
 fn not_copied(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
     why: PathObstacle,
 ) -> TransferPath {
     let instance = request.peer.instance();
-    // Within this process there is nothing to open. And where a copy has failed, memory may be missing: of that
-    // the kernel tells over the rails, and otherwise it ends the process.
+    // Within this process there is nothing to open. And where a copy has failed, memory may be missing: over the rails
+    // the kernel reports that as an error, and otherwise it kills the process.
     if engine_here(instance).is_some() || engine.copying.imports.known.lock().have_failed(instance)
     {
         return TransferPath::only_rails(why);
     }
     let shares = may_be_shared(bytes_of(request)).and_then(|()| {
-        // Until the peer has answered, the rails carry the bytes nearly as fast: who posts them waits for nothing.
+        // Until the peer has answered, the rails carry the bytes nearly as fast, so the poster waits for nothing.
         Ok(try_shared::is_possible(engine, request.peer, Duration::ZERO)?)
     });
     TransferPath::not_copied_by_cpus(why, shares)
 }
 
-/// Memory of another process that CPUs of this one are to copy.
+/// Imports another process's memory, to be copied by CPUs of this one.
 pub(super) fn import_for_cpus(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -86,12 +86,12 @@ pub(super) fn import_for_cpus(
     if !(access.remote_read && access.remote_write) {
         return Err(PathObstacle::NotReadableAndWritable);
     }
-    // What takes microseconds need not be done for each request.
+    // Made once and kept: it takes microseconds, too long for each request.
     engine.copying.proofs.own()?;
     Ok(import(engine, peer, region, &Copying::Cpus)?)
 }
 
-/// The copies of a request and why they are possible, or why not.
+/// Returns the copies of a request and why they are possible, or why not.
 fn copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,

@@ -1,4 +1,4 @@
-//! Asking a peer of this host for its memory, once for a region.
+//! Requests to a peer of this host for its memory, once per region.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -22,11 +22,11 @@ use crate::memory::region_memory::RegionMemory;
 use crate::memory::remote_region::RemoteRegion;
 use crate::path::asking::{ask, wait_for_answer};
 
-/// How long a request between host memories waits for the answer, which takes microseconds: without
-/// it the rails carry the bytes nearly as fast.
+/// Longest wait of a request between host memories for the answer, which takes microseconds: without it the rails carry
+/// the bytes nearly as fast.
 const HOST_ANSWER: Duration = Duration::from_millis(500);
 
-/// The peer's region as `by` can copy from and to it, or why that is not possible.
+/// Returns the peer's region as `by` can copy from and to it, or why that is not possible.
 pub(crate) fn import(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -35,7 +35,7 @@ pub(crate) fn import(
 ) -> Result<Arc<RegionCore>, Cow<'static, str>> {
     let id = (peer.instance(), remote.key);
     let imports = &engine.copying.imports;
-    // The peer looks for it before it answers.
+    // The peer checks the badge before it answers.
     engine.copying.proofs.badge()?;
     let limit = match by {
         Copying::Device(_) => Duration::MAX,
@@ -64,8 +64,8 @@ pub(crate) fn import(
     Ok(region)
 }
 
-/// The peer's region as CPUs can copy to it, if that is known by now; `None` if the peer, which has been
-/// asked, has not answered. Waits for nothing.
+/// Returns the peer's region as CPUs can copy to it, if it is known by now; `None` if the peer was asked and has not
+/// answered. Waits for nothing.
 pub(crate) fn import_known(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -73,9 +73,9 @@ pub(crate) fn import_known(
 ) -> Result<Option<Arc<RegionCore>>, Cow<'static, str>> {
     let id = (peer.instance(), key);
     let imports = &engine.copying.imports;
-    // The peer looks for it before it answers.
+    // This takes the badge, which the peer checks before it answers.
     engine.copying.proofs.own()?;
-    // The peer named it, and may name others without end.
+    // The peer chose the key, and may choose others without end.
     if imports.known.lock().is_full(id) {
         return Err("the peer names too many regions".into());
     }
@@ -104,7 +104,7 @@ fn prove<'a>(
     is_offered.then(|| peer.beside.process.prove(&engine.copying.proofs)).transpose()
 }
 
-/// What the peer has offered, as `by` can copy from and to it.
+/// Opens the memory that the peer has offered, as `by` can copy from and to it.
 fn open(
     peer: &PeerShared,
     key: RegionKey,
@@ -129,7 +129,7 @@ fn open(
         Copying::Cpus => match host_proof::open(process, &offered.offer) {
             Ok(memory) => RegionMemory::Foreign(memory),
             Err(why) => {
-                // Nothing that it depends on is likely to change.
+                // The causes are unlikely to change.
                 let name = peer.name();
                 tracing::info!(target: "polyrail::share", peer = name, why, "no single copy");
                 offered.trouble = Some(why.clone());
@@ -137,13 +137,13 @@ fn open(
             }
         },
     };
-    // Nothing is offered that may not be both read and written.
+    // Only memory that may be both read and written is offered.
     let region = Arc::new(RegionCore::new(peer.instance(), key, memory, Access::ALL));
     offered.open.push((opened_by, region.clone()));
     Ok(region)
 }
 
-/// Memory of a device of the peer, whose process this is.
+/// Opens memory of a device of the peer, whose process is `process`.
 fn open_offer(
     process: &ProvenProcess,
     offer: &Offer,
@@ -185,7 +185,7 @@ mod tests {
         let why = open_offer(&process, &offer, &device).err().unwrap();
         let is_many = number as u64 > most;
         assert_eq!(why.contains(&format!("at most {most} are taken")), is_many, "{why}");
-        // Descriptors of a process that the peer is not are not even looked at.
+        // Descriptors of a process other than the peer's are refused without a look.
         let other = Offer { process: 1, descriptors: vec![0], ..offer };
         let why = open_offer(&process, &other, &device).err().unwrap();
         assert_eq!(why, "the peer says that it is another process");

@@ -1,4 +1,5 @@
-//! Whether peers of this host may copy messages into memory here, and where their own is.
+//! Direct copies of messages by peers of this host: whether a peer may copy into memory here, and where the peer's
+//! memory is.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::path::export::is_offered;
 use crate::path::import::import_known;
 use crate::path::try_shared;
 
-/// The ways between the processes of this host, and inside this one.
+/// The paths between the processes of this host, and inside this one.
 pub(crate) struct HostPaths;
 
 impl MessagePaths for HostPaths {
@@ -43,7 +44,7 @@ impl MessagePaths for HostPaths {
         }
         match receive.regions.iter().all(|region| is_offered(region, peer)) {
             true => CopyLeave::Yes,
-            // It hears why not.
+            // The peer's request is answered with the reason.
             false => CopyLeave::Ask,
         }
     }
@@ -68,7 +69,7 @@ impl MessagePaths for HostPaths {
     }
 
     fn ask_to_share(&self, engine: &Arc<EngineShared>, peer: &Arc<PeerShared>) {
-        // Why it can't, the peer's part of the state dump says.
+        // If it can't, the peer's part of the state dump has the reason.
         let _ = try_shared::find_out(engine, peer);
     }
 }

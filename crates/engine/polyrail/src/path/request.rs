@@ -1,4 +1,4 @@
-//! What the path of a request depends on, and the copies that it takes where the bytes don't go over the rails.
+//! The inputs to the choice of a request's path, and its copies where the bytes don't go over the rails.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::engine::state::EngineShared;
 use crate::memory::region_core::{RegionCore, RegionSlice, Touch};
 use crate::memory::remote_region::{RemoteRegion, RemoteSlice};
 
-/// What the path of a request depends on.
+/// The inputs to the choice of a request's path.
 pub(crate) struct PathRequest<'a> {
     pub(crate) kind: OpKind,
     pub(crate) peer: &'a Arc<PeerShared>,
@@ -40,8 +40,8 @@ impl PathRequest<'_> {
     }
 }
 
-/// The checked copies of a request, and whether both ends are in this process. `find` finds a region of another process.
-/// What would be refused goes over the rails, where the peer refuses it.
+/// Returns the checked copies of a request, and whether both ends are in this process. `find` finds a region of another
+/// process. A request that would be refused is an error: it goes over the rails, where the peer refuses it.
 pub(super) fn copy_parts(
     engine: &EngineShared,
     request: &PathRequest<'_>,
@@ -77,7 +77,7 @@ pub(super) fn copy_parts(
             if is_read { (far, near) } else { (near, far) };
         parts.push(CopyPart { from, from_offset, to, to_offset, len: local.len });
     }
-    // One part, which most requests have, costs one allocation.
+    // One part is the common case, and costs one allocation.
     let parts = match parts.into_inner() {
         Ok(one) => Arc::from(one),
         Err(parts) => parts.into_vec().into(),

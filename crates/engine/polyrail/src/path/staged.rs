@@ -1,6 +1,6 @@
-//! Whether this process copies a request between memory of its device and host memory of another process
-//! by itself: the device to or from pinned memory, CPUs between that and the other process. That takes as
-//! many copies as through shared memory, and no wire: so it is for what is short.
+//! Copies that this process makes alone, between memory of its device and host memory of another process: the device to
+//! or from pinned memory, CPUs between that and the other process. That takes as many copies as shared memory does, and
+//! no wire: so it is for short requests.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::memory::region_memory::RegionMemory;
 use crate::path::host::import_for_cpus;
 use crate::path::request::{PathRequest, copy_parts};
 
-/// The copies of a request between a device's memory here and another process's host memory, and why they are possible, or why not.
+/// Returns the copies of a request between a device's memory here and another process's host memory and why they are
+/// possible, or why not.
 pub(super) fn copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
@@ -40,8 +41,8 @@ pub(super) fn copies(
     Ok((Copies { by: Copying::Cpus, parts }, reason))
 }
 
-/// Reads a byte: there is memory that the kernel finds no pages of, such as some that drivers map, and then
-/// shared memory is the better way.
+/// Reads a byte: the kernel finds no pages of some memory, such as some that drivers map. Shared memory is the better
+/// way then.
 fn touch_first_byte(memory: &ForeignMemory) -> Result<(), String> {
     if memory.is_empty() {
         return Ok(());

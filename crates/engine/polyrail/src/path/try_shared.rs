@@ -1,4 +1,4 @@
-//! Finding out, by trying with a page, whether this process and a peer's can open each other's memory.
+//! Trial, with a page, of whether this process and a peer's can open each other's memory.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::path::asking::{ask, wait_for_answer};
 
-/// What a peer hears that shows memory which is not opened here. Why that is so it could use to find
-/// out which processes there are.
+/// Answer to a peer whose memory is not opened here. The exact reason would let the peer find out which processes
+/// exist.
 const NOT_OPENED: &str = "the peer can't open memory of this process; its log says why";
 
-/// Whether payload to and from the peer may lie in memory that both have open, or why not. Waits at most
-/// `limit` for the peer's answer.
+/// Checks whether payload to and from the peer may lie in memory that both have open; the error says why not. Waits at
+/// most `limit` for the peer's answer.
 pub(crate) fn is_possible(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -37,8 +37,8 @@ pub(crate) fn is_possible(
     sharing.lock().result((may_wait, limit), peer.is_gone(), now)
 }
 
-/// Asks the peer whether it can open memory of this process, if nobody has asked; an error if it is known
-/// that nothing can come of it. Waits for nothing.
+/// Asks the peer whether it can open memory of this process, unless it was asked before. An error if it is known that
+/// this can't work. Waits for nothing.
 pub(super) fn find_out(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -69,7 +69,7 @@ pub(super) fn find_out(
     Ok(())
 }
 
-/// The peer shows memory.
+/// Handles a page that the peer shows.
 pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPlace) {
     let (engine, name) = (pass.engine, peer.name());
     if !peer.account.quotas.of_messages.may_answer() {
@@ -81,7 +81,7 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
         if engine.config.path == PathChoice::Tcp {
             return Err("the peer's setting path says tcp".to_owned());
         }
-        // One that hears that it failed waits for longer.
+        // A peer that gets an error waits for longer.
         if last.is_some_and(|ago| ago < Retry::SHORTEST) {
             return Err("the peer was asked a moment ago".to_owned());
         }
@@ -101,7 +101,7 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
     pass.engine.announce(peer);
 }
 
-/// The peer's answer.
+/// Handles the peer's answer.
 pub(crate) fn seen(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
@@ -116,7 +116,7 @@ pub(crate) fn seen(
     peer.beside.sharing.changed.notify_all();
 }
 
-/// Opens what the peer shows.
+/// Opens the page that the peer shows.
 fn open_page(
     engine: &EngineShared,
     peer: &PeerShared,
@@ -129,13 +129,13 @@ fn open_page(
     open(process, place)
 }
 
-/// The place of the page that this engine shows.
+/// Returns the place of the page that this engine shows.
 fn shown_page(engine: &EngineShared) -> Result<SharedPlace, String> {
     let badge = engine.copying.proofs.badge()?;
     page(engine).map(|page| page.place(&badge))
 }
 
-/// Has a device pin a page for a moment, as it is done with rings.
+/// Pins a page with a device for a moment, as rings are pinned.
 fn pin(engine: &EngineShared, page: &polyrail_sys::Memory) -> Result<(), String> {
     if let Some(device) = engine.registry.some_device() {
         device.pin(page).map_err(|error| error.to_string())?;
@@ -143,8 +143,8 @@ fn pin(engine: &EngineShared, page: &polyrail_sys::Memory) -> Result<(), String>
     Ok(())
 }
 
-/// Makes the page that peers on this host are shown, before anybody posts: to get memory can take as long as others keep
-/// the CPUs. What fails is told once a transfer wants it.
+/// Makes the page that is shown to peers on this host before the first post: getting memory can take as long as others
+/// keep the CPUs busy. Errors are reported once a transfer needs the page.
 pub(crate) fn prepare(engine: &EngineShared, peer: &PeerShared) {
     if peer.beside.process.obstacle().is_none() && engine_here(peer.instance()).is_none() {
         let _ = page(engine);
@@ -155,7 +155,7 @@ fn page(engine: &EngineShared) -> Result<&Shown, String> {
     if let Some(page) = engine.copying.page.get() {
         return Ok(page);
     }
-    // What fails now may succeed for the next peer.
+    // An error now need not recur for the next peer.
     let page = Shown::new(PAGE_BYTES)?;
     pin(engine, page.memory())?;
     Ok(engine.copying.page.get_or_init(|| page))

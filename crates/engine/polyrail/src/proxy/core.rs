@@ -1,4 +1,4 @@
-//! The flows of a proxy, and which of them have something to do. How they come and go: `flows`.
+//! The flows of a proxy, and which of them have something to do. `flows` adds and removes them.
 
 mod acknowledging;
 mod checking;
@@ -26,15 +26,15 @@ use crate::memory::tickets::Tickets;
 use crate::sender::flow::TxFlow;
 use crate::wake::sleeper::Debts;
 
-/// How often flows with chunks in flight are checked for a stall.
+/// Interval at which flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;
 
-/// Flows of a proxy, and which of them have something to do.
+/// The flows of a proxy, and which of them have something to do.
 pub(super) struct Core {
     flows: Slab<Flow>,
-    /// Those whose bytes go through memory, which the poller does not see.
+    /// Flows whose bytes go through memory, which the poller does not see.
     streamed: Vec<usize>,
-    /// Peers with flows from here, with those flows.
+    /// Peers to which flows go from here, with those flows.
     outbound: Vec<Outbound>,
     /// Flows that may have bytes to read.
     pub(super) ready: Vec<usize>,
@@ -44,51 +44,51 @@ pub(super) struct Core {
     /// Flows with acknowledgements to send, and whether those wait.
     pub(super) owing: Vec<usize>,
     pub(super) ack_hold: AckHold,
-    /// The proxy slept until a check was due, and was not rung: what the next pass moves was announced to nobody. Only
-    /// where wake-ups are checked.
+    /// Set when the proxy slept until a check was due, without a ring: what the next pass moves was announced to no
+    /// thread. Only where wake-ups are checked.
     pub(super) is_unannounced: bool,
-    /// Some have to wait for a device, or for another thread in a system call.
+    /// Set when acknowledgements wait for a device, or for another thread in a system call.
     pub(super) withholds_acks: bool,
     /// Peers whose connections are about to end, until all that they brought is acknowledged.
     settling: Vec<Settling>,
-    /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
+    /// Flows that devices copy into place for, and peers whose flow is gone before the copies were done.
     landing: Vec<usize>,
     orphans: Vec<Arc<PeerShared>>,
-    /// What devices still copy to rings of flows that are gone.
+    /// Copies by devices to rings of flows that are gone.
     leaving: Tickets,
-    /// Operations that devices copy for from end to end.
+    /// Operations that devices copy end to end.
     copying: Vec<OpHandle>,
     pub(super) copiers: Copiers,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
-    /// What the last pass did not obey, since somebody else held a lock.
+    /// Command that the last pass did not run, because another thread held a lock.
     put_off: Option<ProxyCommand>,
-    /// The last pass left something to send or to obey, for which somebody else held a lock.
+    /// Set if the last pass left something to send or to run, because another thread held a lock.
     pub(super) is_held_up: bool,
     pub(super) rounds: u32,
-    /// Of callers that poll.
+    /// Interruptions of polling callers.
     pub(super) interruptions: Interruptions,
-    /// When all flows were last looked at for a caller.
+    /// Time at which all flows were last looked at for a caller.
     polled_at: u64,
-    /// The debts of this thread, and of those before it, to the one that sleeps on the poller.
+    /// Debts of this thread, and of those before it, to the thread that sleeps on the poller.
     pub(super) debts: Debts,
-    /// Whether the poller watches the flows. It costs whoever sends to them, so that where callers
-    /// drive it begins when one of them is about to sleep, or when there are many.
+    /// Whether the poller watches the flows. That costs the sender to those flows. So where callers drive it begins
+    /// when one of them is about to sleep, or when there are many flows.
     watches: bool,
 }
 
 struct Outbound {
     peer: Arc<PeerShared>,
-    /// This proxy's place among those that send to the peer.
+    /// Place of this proxy among those that send to the peer.
     proxy_place: usize,
     flows: Vec<usize>,
     left: Left,
 }
 
-/// What the last pass over some flows left behind.
+/// State that the last pass over some flows left behind.
 struct Left {
-    /// A flow has a frame that is not out yet. Only this proxy knows of it, and any proxy may clear
-    /// the set of those that are asked to send, so it is noted here.
+    /// Set if a flow has an unfinished frame. Only this proxy knows of it, and any proxy may clear the set of those
+    /// that are asked to send, so it is noted here.
     unfinished: bool,
     outlook: Outlook,
 }
@@ -96,7 +96,7 @@ struct Left {
 impl Left {
     const NOTHING: Self = Self { unfinished: false, outlook: Outlook::Told };
 
-    /// A flow was just written to, in the pass of this time.
+    /// Notes a flow that was just written to, in the pass of this time.
     fn note(&mut self, flow: &TxFlow, now: u64) {
         self.unfinished |= flow.is_unfinished();
         self.outlook = self.outlook.and(flow.outlook(now));
@@ -159,11 +159,11 @@ impl Core {
                 self.mark_readable(key);
             }
         }
-        // Its memory is used again.
+        // Keep the vector's memory.
         self.events = events;
     }
 
-    /// Reads what flows have. `in_turns`: flows of a peer that had its turn are left to the next pass. Says whether
+    /// Reads the ready flows. `in_turns`: flows of a peer that had its turn are left to the next pass. Returns whether
     /// anything moved.
     pub(super) fn read_ready(
         &mut self,
@@ -173,7 +173,7 @@ impl Core {
     ) -> bool {
         let mut worked = false;
         let mut ready = std::mem::take(&mut self.ready);
-        // One flow alone takes no turn from another.
+        // A single flow takes no turn from another.
         let mut turns = (in_turns && ready.len() > 1).then(Turns::default);
         let mut put_off = Vec::new();
         let mut leaves_unread = false;
@@ -192,7 +192,7 @@ impl Core {
             if let (Some(turns), Some(began)) = (&mut turns, began) {
                 turns.note(&*flow.peer, monotonic_ns().saturating_sub(began));
             }
-            // A full inbox leaves the flow ready: it is looked at again on `Resume`.
+            // A full inbox leaves the flow ready. `Resume` makes this read it again.
             let more = flow.connection.readable;
             leaves_unread |= more && !flow.is_held_back();
             let brings_data = flow.rx.is_some();
@@ -216,14 +216,14 @@ impl Core {
         });
         worked |= !put_off.is_empty();
         self.debts.note_visits(leaves_unread || !put_off.is_empty());
-        // Those that were put off come first, so each has its turn. The vector is reused.
+        // Flows that were put off come first, so each has its turn. The vector is reused.
         ready.append(&mut self.ready);
         ready.splice(0..0, put_off);
         self.ready = ready;
         worked
     }
 
-    /// What the proxy has before it when nothing moves, but for checks of flows in flight.
+    /// The next work of the proxy when nothing moves, except checks of flows in flight.
     pub(super) fn outlook(&self) -> Outlook {
         let copies = !self.landing.is_empty()
             || !self.orphans.is_empty()
@@ -233,22 +233,22 @@ impl Core {
         self.outbound.iter().fold(asks, |all, outbound| all.and(outbound.left.outlook))
     }
 
-    /// Whether something is being posted that it may find before it is announced.
+    /// Whether work is being posted that it may find before it is announced.
     pub(super) fn is_being_posted(&self) -> bool {
         self.outbound.iter().any(|o| o.peer.wake.is_posting())
     }
 
-    /// When flows with something in flight are to be checked, if there are any.
+    /// Time at which flows with chunks in flight must be checked, if there are any.
     pub(super) fn check_due(&self) -> Option<u64> {
         self.flows.iter().any(|(_, flow)| flow.is_in_flight()).then_some(self.next_check)
     }
 
-    /// Whether devices copy from end to end.
+    /// Whether devices copy end to end.
     pub(super) fn is_copying_end_to_end(&self) -> bool {
         !self.copying.is_empty()
     }
 
-    /// Concludes what devices have copied into place.
+    /// Completes what devices have copied into place.
     pub(super) fn collect_copied(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         if self.landing.is_empty()
             && self.orphans.is_empty()
@@ -291,7 +291,7 @@ impl Core {
         worked
     }
 
-    /// Notes what a flow that was read has left to do.
+    /// Notes what is left to do for a flow that was read.
     fn note_arrivals(&mut self, key: usize) {
         self.note_owed(key);
         let Some(Flow { connection, rx: Some(_), .. }) = self.flows.get(key) else { return };
@@ -300,7 +300,7 @@ impl Core {
         }
     }
 
-    /// Notes what a flow owes: acknowledgements, and chunks that are copied.
+    /// Notes what a flow owes: acknowledgements, and chunks that are being copied.
     fn note_owed(&mut self, key: usize) {
         let Some(Flow { rx: Some(rx), .. }) = self.flows.get(key) else { return };
         if rx.owes_acks() && !self.owing.contains(&key) {
@@ -329,7 +329,7 @@ impl Core {
             let mut stuck = false;
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &*flows {
-                // Frames that are begun are finished whether or not anything new is wanted.
+                // Unfinished frames are completed whether or not anything new is wanted.
                 let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.wake.claim(proxy_place);
                 let Some(Flow { connection, tx: Some(tx), rx, .. }) = self.flows.get_mut(*key)
                 else {
@@ -347,7 +347,7 @@ impl Core {
                     Err(down) => broken.push((*key, down)),
                 }
             }
-            // Something is left that this proxy can't send just now.
+            // Something is left that this proxy can't send at the moment.
             if stuck {
                 peer.wake.share();
             }

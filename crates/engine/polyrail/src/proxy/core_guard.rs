@@ -1,4 +1,4 @@
-//! Holding the core of a proxy, and what is done when it is given back.
+//! Holder of a proxy's core, and the work that it does when it gives the core back.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::Proxy;
 use super::core::Core;
 use crate::engine::state::EngineShared;
 
-/// A core while this thread drives it. What others left meanwhile is sent when it is given back.
+/// A core while this thread drives it. Its drop sends what others left meanwhile.
 pub(super) struct DrivenCore<'a> {
     // Fields are dropped in this order.
     core: MutexGuard<'a, Core>,
@@ -40,7 +40,7 @@ impl Drop for DrivenCore<'_> {
 
 impl Drop for SendsLeft<'_> {
     fn drop(&mut self) {
-        // A proxy with a thread of its own is woken instead.
+        // A proxy with its own thread is woken instead.
         if self.engine.settings.caller_driven {
             self.proxy.send_left_hastily(self.engine);
         }
@@ -110,7 +110,7 @@ mod tests {
                 drop(held);
                 assert!(is_posted, "{mode:?}: it waits for the lock");
             });
-            // Nobody calls a any more.
+            // No more calls to a.
             assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
         }
     }
@@ -126,7 +126,7 @@ mod tests {
             let stop = || {
                 // So a callback that the question calls waits for no other pass.
                 is_held.set(is_held.get() && proxy.try_lock().is_none() && is_driving());
-                // Its next sleep is over at once.
+                // Ends its next sleep at once.
                 proxy.doorbell.rouse();
                 proxy.counters.sleeps.load(Ordering::Relaxed) > 0
             };
@@ -137,14 +137,14 @@ mod tests {
         }
     }
 
-    /// Others may have driven since it gave the core back.
+    /// Others may have driven since the caller gave the core back.
     #[test]
     fn a_caller_that_is_about_to_sleep_asks_once_more() {
         let a = engine(&[("progress", "caller")]);
         let until = Some(Instant::now() + LONG);
         let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
         let asked = Cell::new(0);
-        // In its pass, and when it sits.
+        // Called in its pass, and when it sits.
         let stop = || asked.replace(asked.get() + 1) > 0;
         proxy.drive_until(a.shared(), Duration::ZERO, until, &stop);
         assert_eq!(proxy.counters.sleeps.load(Ordering::Relaxed), 0);
@@ -171,7 +171,7 @@ mod tests {
             proxy.try_core(a.shared()).unwrap().debts.note_look(owes);
             let passes = Cell::new(0);
             let stop = || {
-                // Its next sleep is over at once.
+                // Ends its next sleep at once.
                 proxy.doorbell.rouse();
                 let has_slept = proxy.counters.sleeps.load(Ordering::Relaxed) > 0;
                 if !has_slept {
@@ -182,7 +182,7 @@ mod tests {
             let until = Some(Instant::now() + LONG);
             proxy.drive_until(a.shared(), Duration::ZERO, until, &stop);
             assert_eq!(passes.get(), 1 + u64::from(owes));
-            // It has left without a pass for what woke it.
+            // The caller has left without a pass for what woke it.
             assert!(!proxy.lock().debts.may_sleep());
         }
     }
@@ -191,7 +191,7 @@ mod tests {
     fn a_caller_puts_off_what_has_to_wait_for_a_lock() {
         let (a, b) = (engine(&[]), engine(&[]));
         let to_b = a.add_peer(&b.metadata()).unwrap();
-        // Nobody but this test drives it.
+        // Only this test drives it.
         let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
         let due = &to_b.shared.links.unsettled;
         due.store(1, Ordering::Release);

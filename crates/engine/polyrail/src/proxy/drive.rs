@@ -22,40 +22,40 @@ use crate::wake::doorbell::Slept;
 /// While polling: rounds of some 40 ns for which the core is free.
 const LINGER_LONG: u32 = 64;
 const LINGER_SHORT: u32 = 6;
-/// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
-/// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
+/// Time for which a proxy polls while devices copy for it and nothing else moves. Then it looks every [`COPY_SLEEP`].
+/// Copies of a chunk take some 10 µs, unless the device has other things to do.
 const COPY_SPIN_NS: u64 = 20_000;
-/// How often a busy thread asks the poller for other flows that have become readable.
+/// Interval at which a busy thread asks the poller for other flows that have become readable.
 const POLL_EVERY_NS: u64 = 1_000_000;
-/// While polling: looks at the clock every so many rounds.
+/// While polling: number of rounds between looks at the clock.
 const ROUNDS_PER_LOOK: u32 = 8;
 
-/// For how long a proxy is driven, and how it is while nothing moves.
+/// Limits of a drive, and its state while nothing moves.
 struct DriveState<'a> {
     engine: &'a Arc<EngineShared>,
     spin_ns: u64,
     until: Option<Instant>,
     stop: &'a dyn Fn() -> bool,
-    /// When something moved last; unknown after a sleep.
+    /// Time at which something last moved; unknown after a sleep.
     busy_at: Option<u64>,
     pace: Pace,
-    /// When the thread is to be looked at again, which takes two system calls.
+    /// Time at which the thread's counters are read again, which takes two system calls.
     note_at: u64,
-    /// When the poller is asked again though something moves.
+    /// Time at which the poller is asked again although something moves.
     poll_at: Option<u64>,
-    /// Since when the proxy thread polls and finds nothing.
+    /// Time since which the proxy thread has polled and found nothing.
     polls_since: Option<u64>,
-    /// It woke up though nothing was due, and nothing had come.
+    /// Set if the thread woke up although nothing was due, and nothing had come.
     woke_alone: bool,
     /// The core that this thread has locked since its last pass, or since it woke up.
     held: Option<DrivenCore<'a>>,
 }
 
-/// Why passes were given up for a while.
+/// The reason why passes stop for a while.
 enum Idle {
-    /// Whoever drives has got what he wanted.
+    /// The driving call has what it wanted.
     Stopped,
-    /// The core is to be free for so many rounds, then passes go on.
+    /// The core must be free for this many rounds. Then passes go on.
     Lingers(u32),
     /// Nothing is left to do.
     Through,
@@ -83,13 +83,13 @@ impl<'a> DriveState<'a> {
         }
     }
 
-    /// Asks whether to stop. The core may be locked meanwhile, so callbacks that this calls must not wait for a pass.
+    /// Whether to stop. The core may be locked meanwhile, so callbacks that this calls must not wait for a pass.
     fn is_over(&self) -> bool {
         let _driving = Driving::begin();
         (self.stop)()
     }
 
-    /// Looks at the thread now and then.
+    /// Reads the thread's counters now and then.
     fn note_thread(&mut self, proxy: &Proxy) {
         const EVERY_NS: u64 = 10_000_000;
         let now = self.pace.busy_at();
@@ -99,7 +99,7 @@ impl<'a> DriveState<'a> {
         }
     }
 
-    /// Polling is over: something came, or it no longer pays.
+    /// Counts the polling time, which is over: something came, or polling no longer pays.
     fn count_polling(&mut self, proxy: &Proxy, now: u64) {
         if let Some(since) = self.polls_since.take() {
             proxy.counters.polled_ns.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl<'a> DriveState<'a> {
 }
 
 impl Proxy {
-    /// The proxy thread: drives until the engine closes.
+    /// Runs the proxy thread: drives until the engine closes.
     pub(crate) fn run(&self, engine: &Arc<EngineShared>, spin: Duration) {
         let _ = self.thread.set(std::thread::current().id());
         if !self.cpus.is_empty()
@@ -121,12 +121,12 @@ impl Proxy {
             tracing::warn!(target: "polyrail::proxy", proxy = %self.name, %error, "not bound");
         }
         if let Err(error) = sleep_precisely() {
-            // Only looks for what devices have done come later.
+            // Only looks at devices' progress come later.
             tracing::debug!(target: "polyrail::proxy", proxy = %self.name, %error, "timer slack");
         }
         let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
         if engine.config.verbose_bindings {
-            // At a level that is written by default: it was asked for.
+            // At a level that is written by default, because the user asked for it.
             let name = &self.name;
             let wanted =
                 if self.cpus.is_empty() { "any".into() } else { format!("{:?}", self.cpus) };
@@ -140,13 +140,13 @@ impl Proxy {
         self.see_copies_through(engine);
     }
 
-    /// When the engine has closed: sees what devices still copy from end to end through, which is
-    /// over soon. Nobody else will.
+    /// Completes end-to-end copies of devices after the engine has closed. They are over soon, and no other thread will
+    /// do it.
     pub(super) fn see_copies_through(&self, engine: &Arc<EngineShared>) {
         while let Some(mut core) = self.try_core(engine) {
             self.pass(&mut core, engine, monotonic_ns(), Reads::Yes);
             let is_copying = core.is_copying_end_to_end();
-            // Whoever leaves a command and finds the core taken relies on who gives it back.
+            // A thread that leaves a command and finds the core taken relies on the thread that gives it back.
             drop(core);
             if is_copying {
                 std::thread::sleep(COPY_SLEEP);
@@ -156,8 +156,8 @@ impl Proxy {
         }
     }
 
-    /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
-    /// poller, only passes are made.
+    /// Drives until `stop` returns true, or the time is over. While another thread sleeps on the poller, it only makes
+    /// passes.
     pub(super) fn drive_until<'a>(
         &'a self,
         engine: &'a Arc<EngineShared>,
@@ -170,7 +170,7 @@ impl Proxy {
         let mut pause = Pause::default();
         loop {
             let Some(mut core) = drive.held.take().or_else(|| self.try_core(engine)) else {
-                // Somebody else drives; what they move may be what is waited for.
+                // Another thread drives; what it moves may be what this one waits for.
                 if stop() || drive.is_expired() {
                     return;
                 }
@@ -199,7 +199,7 @@ impl Proxy {
         }
     }
 
-    /// Nothing is left to do: sleeps until there is. Says whether to go on then.
+    /// Sleeps until there is something to do. Returns whether to go on then.
     fn rest<'a>(&'a self, mut core: DrivenCore<'a>, drive: &mut DriveState<'a>) -> bool {
         drive.busy_at = None;
         drive.count_polling(self, monotonic_ns());
@@ -230,7 +230,7 @@ impl Proxy {
         false
     }
 
-    /// Makes passes while something moves, and for as long after that as polling is worth while.
+    /// Makes passes while something moves, and as long afterwards as polling pays.
     fn work(&self, core: &mut Core, drive: &mut DriveState<'_>) -> Idle {
         let mut now = monotonic_ns();
         let mut busy_at = *drive.busy_at.get_or_insert(now);
@@ -270,7 +270,7 @@ impl Proxy {
         }
     }
 
-    /// Looks for what comes while devices copy, if it is worth while.
+    /// Looks for arrivals while devices copy, if that pays.
     fn poll_for_devices(&self, core: &mut Core, busy_at: u64, now: &mut u64) -> Option<Idle> {
         *now = monotonic_ns();
         if *now - busy_at >= COPY_SPIN_NS {
@@ -280,8 +280,8 @@ impl Proxy {
         None
     }
 
-    /// Looks for what comes, between times in which the core is free: whoever posts something small
-    /// may find it so, and send it.
+    /// Looks for arrivals, with pauses in which the core is free: a thread that posts something small may find it free,
+    /// and send.
     fn poll_as_thread(
         &self,
         core: &mut Core,
@@ -298,11 +298,11 @@ impl Proxy {
         if core.poll_hot(&self.doorbell.poller) {
             return None;
         }
-        // Where nothing comes but acknowledgements there is time.
+        // There is time where only acknowledgements come.
         Some(Idle::Lingers(if core.hot.is_none() { LINGER_LONG } else { LINGER_SHORT }))
     }
 
-    /// Looks for what comes, for as long as callers are to.
+    /// Looks for arrivals as long as callers should.
     fn poll_as_caller(
         &self,
         core: &mut Core,
@@ -327,7 +327,7 @@ impl Proxy {
         (is_idle || drive.is_expired()).then_some(Idle::Through)
     }
 
-    /// Before a sleep: acknowledgements wait for no answer any longer. Says whether anything moved.
+    /// Sends the acknowledgements that were held for an answer, before a sleep. Returns whether anything moved.
     fn send_held_acks(&self, core: &mut Core, engine: &Arc<EngineShared>) -> bool {
         if core.owing.is_empty() {
             return false;

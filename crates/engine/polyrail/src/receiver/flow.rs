@@ -1,8 +1,7 @@
-//! The receiving end of a flow. Here is a visit of its proxy; `receiving` reads payload into its place,
-//! `parsing` makes sense of what came, `current` is the chunk that is read, `landing` where it goes,
-//! `acks` sends answers.
-//! `device_chunks` are copied into place later, `room` finds the memory where they wait, and `delivering`
-//! hands on what is complete.
+//! The receiving end of a flow. This file has the visit of its proxy. `receiving` reads payload into its place,
+//! `parsing` parses the bytes that came, `current` is the chunk being read, `landing` its destination, `acks` sends
+//! acknowledgements. `device_chunks` are copied into place later, `room` finds the memory where they wait, and
+//! `delivering` hands on complete transfers.
 
 mod acks;
 mod carried;
@@ -41,25 +40,24 @@ const VISIT_BYTES: usize = 4 << 20;
 pub(crate) struct RxFlow {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
-    /// Which connection of the flow this is.
+    /// Number of this connection among those of the flow.
     pub(crate) epoch: u64,
-    /// Since when, by the monotonic clock.
+    /// Start of this connection, in ns of the monotonic clock.
     pub(crate) since_ns: u64,
     _place: Option<Taken>,
     rail: usize,
     current: Current,
     /// Chunks on their way to a device's memory.
     arrivals: Arrivals,
-    /// The buffer holds frames that were left to the next turn.
+    /// The buffer holds frames that were left to the next visit.
     has_more: bool,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
     acks: AckQueue,
-    /// Where no data goes the other way on the connection, which takes them along otherwise.
+    /// Used where no data goes the other way on the connection; otherwise that data takes the acknowledgements along.
     ack_sender: AckSender,
     delivery: Delivery,
-    /// Where data goes the other way on the connection: acknowledgements of it that came and were not
-    /// taken.
+    /// Acknowledgements that came and were not taken yet, if data goes the other way on the connection.
     heard: Option<SmallVec<[AckFrame; 4]>>,
 }
 
@@ -95,8 +93,8 @@ impl RxFlow {
         self.heard.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Moves the acknowledgements that may leave to `out`, for whoever writes to the connection; if
-    /// `all`, with one of what landed and need not be acknowledged yet.
+    /// Moves the acknowledgements that may leave to `out`, for the thread that writes to the connection. With `all`,
+    /// also those of chunks that landed and need not be acknowledged yet.
     pub(crate) fn take_unsent(&mut self, all: bool, sealer: &mut Sealer, out: &mut Vec<u8>) {
         let is_more = all && self.acks.is_behind();
         if (is_more || self.acks.are_withheld()) && self.peer.rx().is_quiet() {
@@ -108,18 +106,16 @@ impl RxFlow {
         self.acks.drain(|frames| seal(frames, sealer, out));
     }
 
-    /// While devices copy what came, or what acknowledgements have to wait for, the sender hears
-    /// that it is not the rail that is slow. A device is waited for as long as a peer may be
-    /// silent.
+    /// Shows the sender that the rail is not slow, while devices copy what came or the chunks that acknowledgements
+    /// have to wait for. A device may be silent for as long as a peer may.
     pub(crate) fn show_life(&mut self, pass: &Pass<'_>) {
         let withheld = self.acks.are_withheld();
         let settings = &pass.engine.settings;
-        // Over all flows of the peer: a copy for a flow that is gone delays the acknowledgements of
-        // all.
+        // Over all flows of the peer: a copy for a flow that is gone delays the acknowledgements of all.
         let unquiet = || withheld.then(|| self.peer.rx().unquiet_since(pass.now));
         let since = self.arrivals.oldest_ns().or_else(unquiet);
         let Some(since) = since else { return };
-        // A plugin's connection may be dead though this one is not.
+        // A plugin's connection may be dead while this one lives.
         if self.arrivals.carrier_is_silent(self.peer.stall(settings, Time(pass.now))) {
             return;
         }
@@ -128,13 +124,13 @@ impl RxFlow {
         }
     }
 
-    /// Says once more what the peer was told.
+    /// Repeats the last acknowledgement.
     pub(crate) fn say_something(&mut self, pass: &Pass<'_>) {
         self.acks.show_life(Time(pass.now), Duration::ZERO);
     }
 
-    /// The connection is about to end: all that landed is to be acknowledged, whether or not it is time to, and
-    /// if `says_bye`, a good-bye follows. To be called until [`Self::is_settled`].
+    /// Prepares for the end of the connection: acknowledges all that landed, whether or not it is due, and adds a
+    /// goodbye if `says_bye`. To be called until [`Self::is_settled`].
     pub(crate) fn settle(&mut self, says_bye: bool) {
         if self.acks.is_behind() {
             self.acks.note();
@@ -149,12 +145,12 @@ impl RxFlow {
         self.acks.say_why(words);
     }
 
-    /// Whether the sender has been told of all that came.
+    /// Whether all that came has been acknowledged to the sender.
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_copying() && !self.acks.is_behind() && !self.owes_acks()
     }
 
-    /// Reads as long as there are bytes. Says whether any came.
+    /// Reads as long as there are bytes. Returns whether any came.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,
@@ -165,17 +161,17 @@ impl RxFlow {
         let mut is_over = false;
         self.is_paused = false;
         loop {
-            // What waits is in the buffer already, whether or not the socket has more.
+            // The bytes that wait are in the buffer already, whether or not the socket has more.
             while self.waits() && self.go_on(connection, pass)? {}
             if self.waits() || is_over || !(connection.readable || self.has_more) {
                 break;
             }
             if pass.engine.arrived.inbox.limits.must_pause(&self.peer.account.inbox_share) {
-                // The sender is held back by its window until somebody takes notifications.
+                // The window holds the sender back until the application takes notifications.
                 self.is_paused = true;
                 break;
             }
-            // What was left in the buffer comes before what the socket has.
+            // Bytes left in the buffer come before those of the socket.
             let bytes = if self.has_more { 0 } else { self.receive_once(connection, pass)? };
             if bytes > 0 || self.has_more {
                 has_parsed = true;
@@ -196,31 +192,31 @@ impl RxFlow {
         Ok(has_parsed)
     }
 
-    /// Regions of the last chunk may have ended, and their owners wait for their memory. Not under
-    /// the peer's lock, since what an owner does then is its own affair.
+    /// Drops references to regions of the last chunk: these may have ended, with owners that wait for the memory. Not
+    /// under the peer's lock, since those owners may run any code then.
     fn let_go(&mut self) {
         if self.current.header.is_none() {
             self.current.targets.clear();
         }
     }
 
-    /// Whether it leaves bytes alone that are there: whoever changes that tells its proxy.
+    /// Whether the flow leaves available bytes unread: the thread that ends this state notifies the flow's proxy.
     pub(crate) fn is_held_back(&self) -> bool {
         self.is_paused || self.waits()
     }
 
-    /// Whether the chunk that has begun waits for what it needs to land.
+    /// Whether the current chunk waits for something that it needs to land.
     fn waits(&self) -> bool {
         matches!(self.current.landing, Landing::Waits(_))
     }
 
-    /// Whether devices copy for it.
+    /// Whether devices copy for this flow.
     pub(crate) fn is_copying(&self) -> bool {
         !self.arrivals.is_empty()
     }
 
-    /// Concludes the chunks that devices have copied into place, and goes on with what waited for
-    /// that. Says whether there were any.
+    /// Concludes the chunks that devices have copied into place, and goes on with the chunks that waited for those.
+    /// Returns whether any were concluded.
     pub(crate) fn collect(
         &mut self,
         connection: &mut Connection,
@@ -239,7 +235,7 @@ impl RxFlow {
                 Err(down) => break Err(down),
             }
         };
-        // Also before an error: what was concluded is acknowledged.
+        // Also before an error: concluded chunks are acknowledged.
         if any {
             peer.rx().take(&mut self.delivery);
             self.deliver(connection, false, pass)?;
@@ -249,13 +245,13 @@ impl RxFlow {
         next.map(|()| any)
     }
 
-    /// The flow is gone. Says whether devices still copy what it brought.
+    /// Gives up a flow that is gone. Returns whether devices still copy chunks that it brought.
     pub(crate) fn abandon(&self, rx: &mut RxSide) -> bool {
         self.arrivals.abandon(rx);
         rx.landings.has_orphans()
     }
 
-    /// Acknowledges what landed, if it is time to.
+    /// Acknowledges the chunks that landed, if that is due.
     fn acknowledge(&mut self, connection: &Connection, now: u64) {
         let burst = match !connection.readable && self.arrivals.is_empty() {
             false => Burst::GoesOn,
@@ -265,7 +261,7 @@ impl RxFlow {
         self.acks.note_if_due(burst, Time(now));
     }
 
-    /// Takes in all that the last call brought. `goes_on`: another call follows at once.
+    /// Processes all that the last call brought. `goes_on`: another call follows at once.
     fn take_in(
         &mut self,
         connection: &mut Connection,
@@ -273,13 +269,12 @@ impl RxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let parsed = self.parse(connection, goes_on, pass);
-        // Nobody announces what is left in the buffer.
+        // No event announces bytes that are left in the buffer.
         connection.readable |= self.has_more;
-        // Before anything is delivered: a cancel among it waits until nothing is landing.
+        // Before anything is delivered: a cancel among the messages waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
-        // Also after something wrong: what came before it has landed, and a later copy would not be
-        // told of.
+        // Also after an error: what came before it has landed, and a later copy of it would not be delivered.
         let delivered = self.deliver(connection, goes_on && parsed.is_ok(), pass);
         parsed.and(delivered)
     }
@@ -289,7 +284,7 @@ impl RxFlow {
         !self.acks.is_empty() || self.ack_sender.unsent() > 0
     }
 
-    /// Sends what acknowledgements the socket takes, where no data goes the same way.
+    /// Sends as many acknowledgements as the socket takes, where no data goes the same way.
     pub(crate) fn flush_acks(&mut self, connection: &mut Connection) -> Result<(), Down> {
         if self.acks.are_withheld() && self.peer.rx().is_quiet() {
             self.acks.clear();
@@ -297,13 +292,13 @@ impl RxFlow {
         Ok(self.ack_sender.send(&mut self.acks, &mut connection.sealer, &connection.wire)?)
     }
 
-    /// Whether acknowledgements have to wait: another flow is inside a system call for a chunk that was
-    /// taken from it, or a device copies such a chunk.
+    /// Whether acknowledgements have to wait: another flow is inside a system call for a chunk that was taken from it,
+    /// or a device copies such a chunk.
     pub(crate) fn withholds_acks(&self) -> bool {
         self.acks.are_withheld()
     }
 
-    /// No call into a region follows before others get their turn.
+    /// Ends the landing: other flows are visited before the next call into a region.
     fn end_landing(&mut self) {
         if matches!(self.current.landing, Landing::InPlace { is_open: true }) {
             let peer = self.peer.clone();

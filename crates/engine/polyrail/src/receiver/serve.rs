@@ -1,5 +1,5 @@
-//! What happens when a transfer of a peer is complete here: notifications, the data of reads and
-//! receives, and messages between engines.
+//! Handling of a peer's complete transfers: notifications, the data of reads and receives, and messages between
+//! engines.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use crate::memory::region_list::RegionList;
 use crate::path::{carry, export, try_shared};
 
 impl Pass<'_> {
-    /// Delivers what one thread has taken. The lock comes back with the result, as more may have come. An error means that
-    /// the peer breaks the rules: close the flow that brought it.
+    /// Delivers the transfers that one thread has taken. The lock comes back with the result, as more may have come. An
+    /// error means that the peer breaks the rules: close the flow that brought the transfer.
     pub(crate) fn deliver<'p>(
         &mut self,
         peer: &'p Arc<PeerShared>,
@@ -64,7 +64,7 @@ impl Pass<'_> {
                 Delivered::Failed(OpRef(op), failure) => {
                     self.finishes.push(Finish::Awaited(op, failure));
                 }
-                // Also after an error: it has landed, and is not sent again.
+                // Also after an error: the message has landed, and is not sent again.
                 Delivered::Message(message) => result = result.and(handle(self, peer, message)),
                 Delivered::Unknown(error) => {
                     let log = &peer.account.quotas.logs.not_understood;
@@ -92,7 +92,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
     Ok(())
 }
 
-/// A message for the sending half, which may let sends go on.
+/// Handles a message for the sending half, which may let sends go on.
 fn tell_outbound(
     pass: &mut Pass<'_>,
     peer: &Arc<PeerShared>,
@@ -106,7 +106,7 @@ fn tell_outbound(
     pass.engine.announce(peer);
     if let Some(job) = handled.map_err(|error| peer.breach(&error))? {
         job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
-        // No acknowledgement leaves before nothing here touches its memory any more.
+        // No acknowledgement leaves while anything here still touches its memory.
         peer.rx().ending.push(job.ticket());
     }
     Ok(())
@@ -121,7 +121,7 @@ fn handle_own(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> 
         Message::RegionOffered { key, offered } => {
             pass.engine.copying.imports.answer((peer.instance(), key), offered);
         }
-        // No acknowledgement leaves before nothing here touches the region any more.
+        // No acknowledgement leaves while anything here still touches the region.
         Message::RegionEnded { key } => {
             let copies = pass.engine.copying.imports.end((peer.instance(), key));
             peer.rx().ending.extend(copies);
@@ -155,7 +155,7 @@ fn serve_read(
             peer.breach(&format_args!("read {read} is asked for in shared memory, but {why}"))
         );
     }
-    // A peer whose process is not known has its rails.
+    // A peer whose process is not proven gets the data over its rails.
     let shared = shared && peer.beside.process.is_proven(&pass.engine.copying.proofs);
     let data = read_data(pass, peer, shared, pieces);
     let served = peer.tx().serve_read(Time(pass.now), read, data);

@@ -1,6 +1,6 @@
-//! The sending end of a flow. Here is a visit of its proxy; `pulling` gets chunks, `frame` queues them,
-//! `sending` writes, `acks` reads what the peer says. `device_chunks` are copied first, and `stall` judges
-//! a flow on which nothing moves.
+//! The sending side of a flow. Here is a visit of its proxy; `pulling` gets chunks, `frame` queues them, `sending`
+//! writes, and `acks` reads the peer's answers. `device_chunks` are copied first, and `stall` judges a flow on which
+//! nothing moves.
 
 mod acks;
 mod carried;
@@ -36,47 +36,47 @@ use crate::receiver::flow::RxFlow;
 
 /// Payload that one visit writes before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
-/// After so long a flow looks itself whether it is still right to leave what waits to others.
+/// Time in nanoseconds after which a flow itself checks again whether to leave the waiting chunks to other rails.
 const DENIED_NS: u64 = 50_000_000;
 
 pub(crate) struct TxFlow {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
-    /// The place of its proxy among those that send to the peer.
+    /// Place of the flow's proxy among those that send to the peer.
     proxy_place: usize,
-    /// Empty between pulls, which need its memory.
+    /// Empty between pulls, which reuse its memory.
     pulled: Vec<Chunk<Outgoing>>,
-    /// Frames that are being sent. New ones are pulled only when all are out.
+    /// Frames being sent. New ones are pulled only when all are out.
     frames: VecDeque<Frame>,
     /// Chunks that a device copies to pinned memory before they are sent.
     staging: Staging,
-    /// Memory that the peer has open, from the first chunk on that it takes itself.
+    /// Memory that the peer has open, made for the first chunk that it takes itself.
     shared: Option<SharedRing>,
-    /// A connection of a plugin that carries its payload.
+    /// Plugin connection that carries the flow's payload.
     carrier: Carrier,
-    /// Frames so far, and those that the peer has acknowledged.
+    /// Number of frames so far, and number that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
-    /// Frames that are out and of which the sender core does not know that yet.
+    /// Frames that are out and not yet reported to the sender core.
     unreported: u32,
     framer: Framer,
-    /// Records in order, with small payloads, then acknowledgements of what comes the other way: one
-    /// piece for the system call instead of many.
+    /// Records in order, with small payloads, then acknowledgements of the other direction: one piece for the system
+    /// call instead of many.
     batch: Vec<u8>,
     batch_sent: usize,
     pub(crate) writable: bool,
-    /// What waits was left to other rails.
+    /// Set if the waiting chunks were left to other rails.
     denied: bool,
-    /// At the last visit something was left that this flow could not take.
+    /// Set if the last visit left something that this flow could not take.
     pub(crate) stuck: bool,
-    /// A caller has left a chunk for which memory has to be got first.
+    /// Set if a caller has left a chunk that needs memory first.
     pub(crate) lacks_ring: bool,
-    /// What the peer has said so far of its reason for giving this engine up.
+    /// Text received so far of the peer's reason for giving this engine up.
     words: Vec<u8>,
     window_full_since: Option<u64>,
     socket_full_since: Option<u64>,
     stall: Stall,
-    /// With a trace: chunks in flight, as the sender core has them.
+    /// With a trace: chunks in flight, in the order of the sender core.
     traced: VecDeque<SentChunk>,
 }
 
@@ -111,7 +111,7 @@ impl TxFlow {
         }
     }
 
-    /// The socket has room. If it had none, its proxy, which is awake, looks for something to send.
+    /// Notes that the socket has room. If it had none, the flow's proxy, which is awake, looks for something to send.
     pub(crate) fn note_room(&mut self) {
         if !self.writable {
             self.writable = true;
@@ -119,15 +119,14 @@ impl TxFlow {
         }
     }
 
-    /// Room came: its proxy, which is awake, looks for something to send on it.
+    /// Has the flow's proxy, which is awake, look for something to send after room became free.
     fn has_room_again(&self) {
         self.peer.wake.resume(self.proxy_place);
     }
 
-    /// Writes as long as there are chunks and the socket takes bytes. Says whether any moved.
+    /// Writes as long as there are chunks and the socket takes bytes. Returns whether any moved.
     ///
-    /// `arriving` is the other direction of a connection that carries data both ways: its
-    /// acknowledgements go along.
+    /// `arriving` is the other direction of a connection that carries data both ways: its acknowledgements go along.
     pub(crate) fn write(
         &mut self,
         connection: &mut Connection,
@@ -147,8 +146,8 @@ impl TxFlow {
             if between || !self.staging.is_empty() {
                 while self.pull(&mut connection.sealer, pass)? {}
             }
-            // Not behind a frame that is partly out: acknowledgements may follow that, which have to
-            // stay the last of the batch, and which get their turn between frames only.
+            // Not after a frame that is partly out: acknowledgements may follow that frame, must stay the last of the
+            // batch, and get their turn between frames only.
             if between {
                 self.send_staged(&mut connection.sealer, pass)?;
                 if let Some(arriving) = &mut arriving
@@ -178,11 +177,7 @@ impl TxFlow {
                     return Err(Down("a region was dropped while a chunk of it was sent".into()));
                 }
                 Err(SendError::Missing(source, transfer, why)) => {
-                    source.note_device_error(why.clone());
-                    let mut tx = self.peer.tx();
-                    tx.sender.end(transfer, Failure::Device);
-                    drain_tx(&mut tx, pass);
-                    return Err(Down(why));
+                    return Err(self.lose((&source, transfer), Failure::Device, why, pass));
                 }
                 Err(SendError::System(error)) => return Err(error.into()),
             }
@@ -194,8 +189,7 @@ impl TxFlow {
         Ok(written > 0)
     }
 
-    /// Sends the acknowledgements of the other direction, if the stream stands between two frames;
-    /// says whether it does.
+    /// Sends the acknowledgements of the other direction if the stream is between two frames. Returns whether it is.
     pub(crate) fn take_along(&mut self, arriving: &mut RxFlow, sealer: &mut Sealer) -> bool {
         let between = self.is_between_frames();
         if between {
@@ -204,34 +198,34 @@ impl TxFlow {
         between
     }
 
-    /// Whether something is begun and not wholly with the kernel.
+    /// Returns whether something is begun and not wholly with the kernel.
     pub(crate) fn is_unfinished(&self) -> bool {
         !self.is_between_frames() || !self.staging.is_empty() || self.carrier.is_busy()
     }
 
-    /// What it has before it when nothing moves. `now` is that of the pass.
+    /// Returns when to visit the flow again if nothing moves. `now` is the time of the pass.
     pub(crate) fn outlook(&self, now: u64) -> Outlook {
         let staging = self.staging.outlook(self.writable, Time(now));
-        // A plugin announces no bytes that it has moved.
+        // A plugin does not announce the bytes that it has moved.
         let carrier = Outlook::ask_if(self.carrier.is_busy());
-        // Whoever has what was left to others tells when that changes; but a rail may fall silent.
+        // The rail that has the chunks left to it reports a change, but a rail may fall silent.
         let denied = if self.denied { Outlook::Until(now + DENIED_NS) } else { Outlook::Told };
         staging.and(carrier).and(denied)
     }
 
-    /// The account of the connection, which ends at this time.
+    /// Returns the account of the connection, which ends at this time.
     pub(crate) fn life(&self, now: u64) -> FlowLife {
         let up_since = self.peer.links.flows[self.flow.0 as usize].up_since.load(Ordering::Relaxed);
         let lasted = Time(now).since(Time(up_since));
         FlowLife { lasted, sent: self.sequence > 0, answered: self.is_answered() }
     }
 
-    /// Whether the peer has acknowledged or refused a chunk on this connection.
+    /// Returns whether the peer has acknowledged or refused a chunk on this connection.
     fn is_answered(&self) -> bool {
         self.acknowledged > 0
     }
 
-    /// Whether the peer has not acknowledged all that it was sent, or is about to be.
+    /// Returns whether something is sent, or about to be, that the peer has not acknowledged.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.sequence != self.acknowledged || self.is_unfinished()
     }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use super::doorbell::Doorbell;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Whether posters are counted, so that tests can tell work that was forgotten from work that is being announced.
+/// Whether posters are counted, so that tests can tell forgotten work from work that is being announced.
 pub(crate) const CHECKS: bool = cfg!(feature = "check-wakes");
 
-/// How many threads [`Wake::announce`] asks for: all that send to the peer.
+/// Number of threads that stands for all that send to the peer, for [`Wake::announce`].
 pub(crate) const ALL: usize = usize::MAX;
 
-/// Progress threads that send to a peer, and which of them work was announced to.
+/// Progress threads that send to a peer, and those of them to which work was announced.
 pub(crate) struct Wake {
-    /// Their numbers in the engine and their doorbells, in the order in which they are asked.
+    /// Numbers in the engine and doorbells, in the order in which threads are asked.
     threads: Vec<(usize, Arc<Doorbell>)>,
-    /// A bit for each of them to which work was announced since nothing was left last. Few are asked for little, so that
+    /// A bit for each thread to which work was announced since nothing was left last. Few are asked for little, so that
     /// small messages stay on one flow, where the peer looks first, and idle threads sleep.
     announced: AtomicU64,
-    /// With [`CHECKS`]: threads that make work and have not rung for it yet.
+    /// With [`CHECKS`]: number of threads that make work and have not rung for it yet.
     posters: AtomicU32,
 }
 
@@ -50,7 +50,7 @@ impl Wake {
         CHECKS && self.posters.load(Ordering::Acquire) > 0
     }
 
-    /// Announces work, enough for so many threads, and rings them.
+    /// Announces work for this many threads, and rings them.
     pub(crate) fn announce(&self, threads: usize) {
         let (threads, bits) = self.first(threads);
         let _posting = self.posting();
@@ -60,7 +60,7 @@ impl Wake {
         }
     }
 
-    /// Announces work, enough for so many threads. They are rung when the offer is dropped, unless the poster keeps it.
+    /// Announces work for this many threads. They are rung when the offer is dropped, unless the poster keeps it.
     pub(crate) fn offer(&self, threads: usize) -> Offer<'_> {
         let (threads, bits) = self.first(threads);
         let _posting = self.posting();
@@ -74,32 +74,32 @@ impl Wake {
         self.threads[place].1.ring();
     }
 
-    /// Rings one more thread, as more is left than the calling thread can do just now. Each of them does the same, so
-    /// many are soon at work.
+    /// Rings one more thread, because more is left than the calling thread can do at the moment. Each of them does the
+    /// same, so many are soon at work.
     pub(crate) fn share(&self) {
         let announced = self.announced.load(Ordering::Acquire);
         let place = announced.trailing_ones() as usize;
         if announced != 0 && place < self.threads.len() {
-            // If others share at the same time, the same one is rung twice, and shares on.
+            // If others share at the same time, the same thread is rung twice, and shares on.
             self.announce_to(place);
         }
     }
 
-    /// Whether there is work for the thread in this place. It stays so until it is [`Wake::done`].
+    /// Whether there is work for the thread in this place. Stays true until [`Wake::done`].
     pub(crate) fn claim(&self, place: usize) -> bool {
         self.announced.load(Ordering::Acquire) & bit(place) != 0
     }
 
-    /// Notes that the calling thread, in this place, can do more. Rings nobody.
+    /// Notes that the calling thread, in this place, can do more. Rings no thread.
     pub(crate) fn resume(&self, place: usize) {
-        // Mostly it is announced already, and a load leaves the line to all who look at it.
+        // Mostly the work is announced already, and a load leaves the cache line to all that read it.
         if !self.claim(place) {
             self.set(bit(place));
         }
     }
 
-    /// Notes that nothing is left. Then the calling thread looks once more where work is put: if it finds some, it calls
-    /// [`Wake::resume`] and does it.
+    /// Notes that nothing is left. Then the calling thread looks once more where work is put. If it finds some, it
+    /// calls [`Wake::resume`] and does it.
     pub(crate) fn done(&self) {
         // A swap, not a store. If it clears an announcement, this thread also sees the work behind that. If the
         // announcement comes after the swap, it stays. A store may take effect after this thread's second look, and
@@ -107,19 +107,19 @@ impl Wake {
         self.announced.swap(0, Ordering::AcqRel);
     }
 
-    /// Whether work is announced to anybody.
+    /// Whether work is announced to any thread.
     pub(crate) fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Acquire) != 0
     }
 
-    /// The first threads, so many of them, with their bits.
+    /// The first `threads` threads, with their bits.
     fn first(&self, threads: usize) -> (&[(usize, Arc<Doorbell>)], u64) {
         let count = threads.clamp(1, self.threads.len());
         let bits = u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS));
         (&self.threads[..count], bits)
     }
 
-    /// Returns the bits from before.
+    /// Sets bits, and returns those from before.
     fn set(&self, bits: u64) -> u64 {
         self.announced.fetch_or(bits, Ordering::AcqRel)
     }
@@ -128,7 +128,7 @@ impl Wake {
 /// Work that is announced, to threads that are about to be rung.
 pub(crate) struct Offer<'a> {
     threads: &'a [(usize, Arc<Doorbell>)],
-    /// The bits from before.
+    /// Bits from before.
     before: u64,
     _posting: Posting<'a>,
 }
@@ -153,7 +153,7 @@ impl Drop for Offer<'_> {
     }
 }
 
-/// While it lives, a thread makes work and has not rung for it yet. It may lose its CPU there for long.
+/// Guard of a thread that makes work and has not rung for it yet. The thread may lose its CPU there for long.
 pub(crate) struct Posting<'a>(&'a Wake);
 
 impl Drop for Posting<'_> {
@@ -164,15 +164,15 @@ impl Drop for Posting<'_> {
     }
 }
 
-/// The place from which on threads share a bit.
+/// First place whose thread shares its bit with later ones.
 const SHARED: usize = u64::BITS as usize - 1;
 
 fn bit(place: usize) -> u64 {
     1 << place.min(SHARED)
 }
 
-/// Returns whether these bits say that work was announced to the thread in this place. Threads that share a bit can't
-/// be told apart.
+/// Whether these bits say that work was announced to the thread in this place. Threads that share a bit can't be told
+/// apart, which counts as no.
 fn was_announced(bits: u64, place: usize) -> bool {
     place < SHARED && bits & bit(place) != 0
 }

@@ -1,4 +1,4 @@
-//! Waking a progress thread, without a system call when it is awake anyway.
+//! Wake-up of a progress thread, without a system call when it is awake.
 
 use std::io;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use crate::sync::{AtomicU32, Ordering, PollEvent, Poller};
 
 const AWAKE: u32 = 0;
-/// Until it is rung, an event comes, or flows in flight are to be checked.
+/// Asleep until a ring, an event, or a check of flows in flight.
 const ASLEEP: u32 = 1;
-/// The same, or until a moment at which it has something to do.
+/// The same, or until a time at which the thread has something to do.
 const DOZING: u32 = 2;
 const RUNG: u32 = 3;
 
-/// How a sleep ended.
+/// The end of a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slept {
     /// Not begun: there is something to do.
     No,
-    /// Over: rung, an event, or something was due.
+    /// Ended by a ring or an event, or something was due.
     Woken,
-    /// Over because its limit was, with nothing due and no ring.
+    /// Ended by its limit, with nothing due and no ring.
     Alone,
 }
 
@@ -60,14 +60,14 @@ impl Doorbell {
         self.poller.wake();
     }
 
-    /// Called by the thread before it looks for work. Returns whether it was rung since it began last. Where another
-    /// thread sleeps here, that stays asleep, and the next ring wakes it.
+    /// Called by the thread before it looks for work. Returns whether it was rung since it last began. If another
+    /// thread sleeps here, that thread stays asleep, and the next ring wakes it.
     pub(crate) fn begin(&self) -> bool {
         // Acquire pairs with the release in `ring_for`: work from before the ring is seen now.
         self.state.compare_exchange(RUNG, AWAKE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Whether it was rung since the thread began to look.
+    /// Whether the thread was rung since it began to look.
     pub(crate) fn is_rung(&self) -> bool {
         self.state.load(Ordering::Acquire) == RUNG
     }
@@ -77,7 +77,7 @@ impl Doorbell {
         self.state.load(Ordering::Acquire) == ASLEEP
     }
 
-    /// Polls for a ring, for so many rounds of some 40 ns.
+    /// Polls for a ring, for this many rounds of some 40 ns.
     pub(crate) fn linger(&self, rounds: u32) {
         for _ in 0..rounds {
             if self.state.load(Ordering::Relaxed) == RUNG {
@@ -87,8 +87,8 @@ impl Doorbell {
         }
     }
 
-    /// Sleeps until it is rung, an event comes, or `limit` is over, unless it was rung since the thread began to look.
-    /// `has_nothing`: a last look for what neither rings nor is an event, unless the other end knows of the sleep.
+    /// Sleeps until a ring, an event, or the end of `limit`, unless the thread was rung since it began to look.
+    /// `has_nothing`: a last look for work that neither rings nor is an event, unless the other end knows of the sleep.
     /// One thread at a time.
     pub(crate) fn sleep(
         &self,

@@ -18,7 +18,7 @@ pub(crate) struct Sleeper {
     seat: AtomicU32,
 }
 
-/// Held by the thread that sits. It gives the seat up when this is dropped.
+/// Held by the thread that sits. Its drop frees the seat.
 #[derive(Debug)]
 pub(crate) struct Seat<'a>(&'a Sleeper);
 
@@ -28,7 +28,7 @@ pub(crate) struct Seat<'a>(&'a Sleeper);
 pub(crate) struct Debts {
     /// A look at the poller has taken a wake-up, which may have been meant for the thread that sleeps there.
     took_wake_up: bool,
-    /// Something is left to be read that nothing announces again.
+    /// Something unread is left that nothing announces again.
     leaves_unread: bool,
     /// The outlook that the sleeping thread made its limit for. `None`: the thread is awake, or was roused for an
     /// earlier outlook.
@@ -40,15 +40,15 @@ impl Sleeper {
         Self { seat: AtomicU32::new(FREE) }
     }
 
-    /// Takes the seat, unless another thread sits. The thread takes it before its last look at what it would sleep for.
+    /// Takes the seat, unless another thread sits. The thread takes it before its last look for work.
     pub(crate) fn sit(&self) -> Option<Seat<'_>> {
-        // Acquire pairs with the release of who sat here before.
+        // Acquire pairs with the release by the thread that sat here before.
         let taken = self.seat.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Acquire);
-        // A thread that finds it taken makes no `Seat`: it would give that up.
+        // A thread that finds it taken makes no `Seat`, whose drop would free it.
         taken.is_ok().then(|| Seat(self))
     }
 
-    /// Returns whether a thread sits. Callers ask with the lock of what they drive.
+    /// Whether a thread sits. Callers ask with the lock of what they drive.
     #[inline]
     pub(crate) fn is_seated(&self) -> bool {
         self.seat.load(Ordering::Acquire) == TAKEN
@@ -62,17 +62,17 @@ impl Drop for Seat<'_> {
 }
 
 impl Debts {
-    /// This thread has looked at the poller, and taken a wake-up or not.
+    /// Notes a look at the poller, and whether it took a wake-up.
     pub(crate) fn note_look(&mut self, is_woken: bool) {
         self.took_wake_up |= is_woken;
     }
 
-    /// This thread has read all that was ready, but for what it leaves. That pays for what was left before.
+    /// Notes that this thread has read all that was ready, except what it leaves. That pays for what was left before.
     pub(crate) fn note_visits(&mut self, leaves_unread: bool) {
         self.leaves_unread = leaves_unread;
     }
 
-    /// The thread that sits sleeps from now on, with a limit made for this outlook. `None`: it is awake.
+    /// Notes that the sitting thread sleeps from now on, with a limit made for this outlook. `None`: it is awake.
     pub(crate) fn note_sleep(&mut self, outlook: Option<Outlook>) {
         self.slept_for = outlook;
     }
@@ -87,8 +87,8 @@ impl Debts {
         took_wake_up | std::mem::take(&mut self.leaves_unread) | earlier.is_some()
     }
 
-    /// Returns whether nothing is owed to this thread, which sits and is about to sleep. If something is, the thread makes
-    /// a pass instead, which pays it.
+    /// Whether nothing is owed to this thread, which sits and is about to sleep. If something is, the thread makes a
+    /// pass instead, which pays it.
     pub(crate) fn may_sleep(&mut self) -> bool {
         let took_wake_up = std::mem::take(&mut self.took_wake_up);
         let leaves_unread = std::mem::take(&mut self.leaves_unread);

@@ -31,7 +31,7 @@ fn proxies_run_where_the_bindings_of_their_interface_say_and_the_caller_stays() 
             ("pr-rx0", &last, &last)
         ]
     );
-    // A thread that is bound to one CPU has nowhere to go.
+    // A thread that is bound to one CPU can't migrate.
     assert!(stats.proxies.iter().all(|proxy| proxy.migrations == 0));
     assert!(stats.proxies.iter().all(|proxy| proxy.last_cpu == Some(proxy.cpus[0])));
 }

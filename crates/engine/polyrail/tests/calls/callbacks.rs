@@ -1,5 +1,5 @@
-//! What the user's code does when it is called by the engine: panics, posts and cancels, and removes
-//! peers. Nothing of that stops a thread of the engine, or holds it up.
+//! Callbacks of the user that panic, post, cancel and remove peers: none of that stops a thread of the engine, or
+//! blocks it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,7 +11,7 @@ use polyrail::{
     RegionError, RegionSlice, RemoteRegion, Request, TransferError,
 };
 
-/// A closure that is told of ends.
+/// Calls a closure at each end.
 struct Told<F>(F);
 
 impl<F: Fn(u64) + Send + Sync> OnEnd for Told<F> {
@@ -39,7 +39,7 @@ impl Mailbox for Panicker {
     }
 }
 
-/// Every proxy moves data, both ways.
+/// Checks that every proxy moves data, both ways.
 fn works(a: &Engine, to_b: &Peer, b: &Engine) {
     let (source, target) = (filled(a, 4 << 20, 1), zeroed(b, 4 << 20));
     let there = remote(a, &target);
@@ -127,7 +127,7 @@ impl OnEnd for Chain {
 #[test]
 fn a_chain_of_posts_and_cancels_in_callbacks_does_not_fill_the_stack() {
     const LINKS: u32 = 20_000;
-    // A transfer that is cancelled keeps its place until somebody sees it there.
+    // A cancelled transfer keeps its place until a thread that drives removes it.
     let p = pair(&[("ops_pool", "65536")]);
     // Nothing goes out, so that each cancel ends its transfer at once.
     let nobody = stranger_that_never_answers(&p.a);
@@ -152,7 +152,7 @@ fn a_chain_of_posts_and_cancels_in_callbacks_does_not_fill_the_stack() {
     works(&p.a, &p.to_b, &p.b);
 }
 
-/// A peer at an address where somebody listens and says nothing.
+/// Adds a peer at an address where a listener never answers.
 fn stranger_that_never_answers(engine: &Engine) -> Peer {
     static SILENT: Mutex<Vec<std::net::TcpListener>> = Mutex::new(Vec::new());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -172,13 +172,13 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
         Arc::new(Told(move |_| {
             let since = Instant::now();
             engine.remove_peer(&peer);
-            // Whoever waits for the good-bye ends the peer, and otherwise another thread does, later. A machine that
-            // stands still for a moment makes it late, and does not end the peer.
+            // If the callback had to wait for the goodbye, the peer is over by now; otherwise another thread ends it
+            // later. A machine that stands still for a moment delays the goodbye, and does not end the peer.
             let is_over = peer.lost().is_some();
             *waited.lock().unwrap() = Some((is_over, since.elapsed()));
         }))
     };
-    // So much that a good-bye behind it would take long.
+    // Enough data to delay a goodbye behind it for long.
     let (source, target) = (zeroed(&p.a, 256 << 20), zeroed(&p.b, 256 << 20));
     let there = remote(&p.a, &target);
     let large: Vec<_> =
@@ -218,7 +218,7 @@ fn a_closure_that_panics_when_it_is_called_or_dropped_stops_no_thread() {
             let _held = &held;
             panic!("when called");
         });
-        // Whoever lets go of it last is a thread of the engine, mostly.
+        // The last owner to be dropped is on a thread of the engine, mostly.
         p.a.post(write).unwrap().detach();
     }
     assert!(p.a.drain(LONG).is_some());
@@ -226,7 +226,7 @@ fn a_closure_that_panics_when_it_is_called_or_dropped_stops_no_thread() {
     works(&p.a, &p.to_b, &p.b);
 }
 
-/// A transfer that is dropped is cancelled, for which the lock of its peer is taken.
+/// Dropping a transfer cancels it, which takes the lock of its peer.
 #[test]
 fn what_a_closure_holds_ends_where_no_lock_is_held() {
     let p = pair(&[]);
@@ -312,7 +312,7 @@ fn an_engine_may_be_closed_in_a_callback() {
         });
         assert_eq!(prepared.post().unwrap_err(), PostError::Closed);
         assert_eq!(p.a.drain(LONG), Some(()));
-        // What needs no peer works on.
+        // Operations that need no peer still work.
         assert_eq!(p.a.import(&room.describe()).unwrap().len(), 8);
         let again = p.a.prepare(Request::write(&p.to_b).notification(b"late".to_vec()));
         assert!(matches!(again, Err(PostError::Closed)));

@@ -1,4 +1,4 @@
-//! How programs learn of the end of a peer without asking again and again.
+//! Notifications of a peer's end, without polling.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -13,14 +13,14 @@ use rustix::process::Signal;
 use rustix::time::Timespec;
 use tokio::runtime::{Builder, Runtime};
 
-/// Far above what it takes on a loaded machine, and far below `peer_timeout_ms`.
+/// Far above what the end takes on a loaded machine, and far below `peer_timeout_ms`.
 const AT_ONCE: Duration = Duration::from_secs(7);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-/// A peer in another process that has just been used, and is not any more.
+/// Starts a peer in another process that has been used, and is idle now.
 fn idle_puppet(settings: &[(&str, &str)]) -> (Engine, Puppet, Peer) {
     let engine = engine(settings);
     let puppet = Puppet::start(&engine, settings);
@@ -48,7 +48,7 @@ fn the_end_of_an_idle_peer_that_is_killed_wakes_whoever_waits_for_it() {
     }
 }
 
-/// It keeps its connections: only who is asked for a sign of life can fail to give one.
+/// The peer keeps its connections: its end shows only when it is asked for a sign of life.
 #[test]
 fn the_end_of_an_idle_peer_that_is_stopped_is_noticed_while_somebody_waits_for_it() {
     let (_engine, puppet, peer) = idle_puppet(&[("peer_timeout_ms", "500")]);
@@ -56,7 +56,7 @@ fn the_end_of_an_idle_peer_that_is_stopped_is_noticed_while_somebody_waits_for_i
     puppet.signal(Signal::STOP);
     let why = gone.wait(LONG);
     puppet.signal(Signal::CONT);
-    // Its flows stall first, and may have been given up by then.
+    // The peer's flows stall first, and may have been given up by then.
     let is_silent = |why: &LostReason| {
         matches!(why, LostReason::NoProgress { .. } | LostReason::Unreachable { .. })
     };
@@ -66,7 +66,7 @@ fn the_end_of_an_idle_peer_that_is_stopped_is_noticed_while_somebody_waits_for_i
 #[test]
 fn the_end_of_a_peer_makes_the_descriptor_readable() {
     let (engine, mut puppet, peer) = idle_puppet(&[]);
-    // Watches it.
+    // A `Gone` watches the peer.
     let _gone = peer.gone();
     let events = engine.events().unwrap();
     puppet.kill();
@@ -86,7 +86,7 @@ fn a_task_that_awaits_the_end_is_woken_and_a_dropped_one_leaves_nothing() {
     for settings in [&[][..], &[CALLER]] {
         let p = pair(settings);
         wait_for("flows both ways", || {
-            // Where callers make the progress, somebody has to.
+            // With `progress = caller`, the test has to drive both.
             p.a.progress();
             p.b.progress();
             p.to_b.flows().are_all_up() && p.to_a.flows().are_all_up()
@@ -99,7 +99,7 @@ fn a_task_that_awaits_the_end_is_woken_and_a_dropped_one_leaves_nothing() {
             scope.spawn(|| p.b.close());
             runtime().block_on(async { tokio::time::timeout(LONG, p.to_b.gone()).await })
         });
-        // Which of several reasons is first depends on what of the good-bye arrives.
+        // The first of several reasons depends on how much of the goodbye arrives.
         assert_eq!(Some(why.expect("the task is woken")), p.to_b.lost());
     }
 }
@@ -119,7 +119,7 @@ fn every_way_in_which_a_peer_ends_here_is_told() {
         drop(a);
         assert_eq!(waits.join().unwrap(), LostReason::EngineClosed);
     });
-    // Of an engine that is dropped, too, and at once.
+    // Also after the engine is dropped, and at once.
     let late = to_b.gone();
     assert_eq!((late.try_wait(), late.join()), (gone.try_wait(), LostReason::EngineClosed));
     let mut late = pin!(late);

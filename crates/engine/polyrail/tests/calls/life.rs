@@ -1,5 +1,4 @@
-//! Peers that are slow to take what comes, engines that close in mid-transfer, and threads that
-//! share one engine.
+//! Peers that take arrivals slowly, engines that close in mid-transfer, and threads that share one engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +19,7 @@ fn notify(engine: &Engine, peer: &Peer, number: u32, bytes: usize) -> Transfer {
             Err(error) => assert!(error.is_busy(), "{error}"),
         }
         assert!(since.elapsed() < LONG, "there is no room for {number} after {LONG:?}");
-        // The pool tells nobody that it has room.
+        // The pool sends no event when it has room.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -74,7 +73,7 @@ fn whoever_waits_for_a_notification_gets_it_however_small_the_inbox_is() {
         let mut seen = vec![0; count as usize];
         let mut left = count;
         while left > 0 {
-            // Both ways to take them, in turn.
+            // Both calls, alternating.
             let one = p.b.wait_notification(LONG).expect("one is missing");
             for taken in std::iter::once(one).chain(p.b.take_notifications()) {
                 seen[number(&taken.data)] += 1;
@@ -91,7 +90,7 @@ fn a_full_inbox_keeps_nobody_from_writing_himself() {
         [&[("notification_queue", "4")][..], &[("notification_queue", "4"), ("progress", "caller")]]
     {
         let p = pair(settings);
-        // Both inboxes are full, and nobody takes.
+        // Both inboxes are full, and neither side takes.
         let to_b: Vec<_> = (0..500).map(|n| notify(&p.a, &p.to_b, n, 4000)).collect();
         let to_a: Vec<_> = (0..500).map(|n| notify(&p.b, &p.to_a, n, 4000)).collect();
         wait_for("both inboxes to be full", || {
@@ -99,7 +98,7 @@ fn a_full_inbox_keeps_nobody_from_writing_himself() {
             p.b.progress();
             p.a.stats().notifications_waiting >= 4 && p.b.stats().notifications_waiting >= 4
         });
-        // Each takes only after what it sent has arrived; the other's thread does the same.
+        // Each side takes only after all that it sent has arrived; the other's thread does the same.
         let all = |transfers: Vec<Transfer>, engine: &Engine| {
             let (mut taken, since) = (0, Instant::now());
             for transfer in &transfers {
@@ -132,7 +131,7 @@ fn peers_may_be_removed_and_added_again_while_others_post() {
     }
 }
 
-/// Whether it knows a peer, and all flows towards its peers are up.
+/// Whether the engine knows a peer, and all flows to its peers are up.
 fn is_connected(engine: &Engine) -> bool {
     let peers = engine.peers();
     !peers.is_empty() && peers.iter().all(|peer| peer.flows().are_all_up())
@@ -148,7 +147,7 @@ fn removed_while_others_post(progress: &str) {
     let (done, lost) = (AtomicU64::new(0), AtomicU64::new(0));
     let post = |kind: u64| {
         let room = zeroed(&p.a, len);
-        // A good-bye has a second on busy CPUs, too; what ends by `peer_timeout_ms` alone is a stall.
+        // A goodbye may take a second on busy CPUs; an end that only `peer_timeout_ms` brings is a stall.
         let patience = Duration::from_millis(if kind >= 2 { 500 } else { 8000 });
         while !over.load(Ordering::Relaxed) {
             let Some(peer) = p.a.peers().pop() else { continue };
@@ -160,7 +159,7 @@ fn removed_while_others_post(progress: &str) {
             };
             match posted.map(|transfer| transfer.wait(patience)) {
                 Ok(Some(Ok(_))) => done.fetch_add(1, Ordering::Relaxed),
-                // Sends and receives have nobody at the other side.
+                // Sends and receives have no counterpart at the other side.
                 Ok(None) if kind >= 2 => 0,
                 Ok(None) => panic!("still under way"),
                 Ok(Some(Err(TransferError::PeerLost { .. }))) | Err(PostError::PeerGone { .. }) => {
@@ -176,7 +175,7 @@ fn removed_while_others_post(progress: &str) {
         let post = &post;
         (0..4).for_each(|kind| drop(scope.spawn(move || post(kind))));
         for round in 0..8 {
-            // A peer that is removed before it was connected would hear of that by and by only.
+            // A peer that is removed before it was connected would learn of that late.
             wait_for("transfers to be under way", || {
                 [&p.a, &p.b].into_iter().all(is_connected) && p.a.stats().ops_outstanding > 0
             });
@@ -193,7 +192,7 @@ fn removed_while_others_post(progress: &str) {
     wait_for("the rest to end", || p.a.stats().ops_outstanding == 0);
 }
 
-/// How long it takes to drop an engine may depend on the machine, but not on its transfers.
+/// The time to drop an engine may depend on the machine, but not on its transfers.
 fn dropped_in_mid_transfer(settings: &[(&str, &str)]) {
     let p = pair(settings);
     let len = 256 << 20;
@@ -266,7 +265,7 @@ fn a_removed_peer_is_told_and_can_be_added_again() {
     p.b.notify(&back, b"again").unwrap().ended().unwrap();
 }
 
-/// Its acknowledgements may be on other connections than its good-bye, which overtakes them there.
+/// The receiver's acknowledgements may be on other connections than its goodbye, which overtakes them there.
 #[test]
 fn what_was_delivered_is_done_though_its_receiver_leaves_at_once() {
     for round in 0..60 {
@@ -275,7 +274,7 @@ fn what_was_delivered_is_done_though_its_receiver_leaves_at_once() {
         let (a, b) = (engine(&settings), engine(&settings));
         let to_b = a.add_peer(&b.metadata()).unwrap();
         let to_a = b.add_peer(&a.metadata()).unwrap();
-        // So it says good-bye on connections of its own.
+        // So b says goodbye on its own connections.
         b.notify(&to_a, b"hello").unwrap().ended().unwrap();
         let (source, target) = (filled(&a, 300_000, 1), zeroed(&b, 300_000));
         let segment = (source.all(), remote(&a, &target).all());
@@ -288,7 +287,7 @@ fn what_was_delivered_is_done_though_its_receiver_leaves_at_once() {
     }
 }
 
-/// It has no connection of its own, and says good-bye on those that came to it.
+/// The engine has no connection that it opened, and says goodbye on those that came to it.
 #[test]
 fn an_engine_that_was_only_connected_to_says_good_bye() {
     let caller = ("progress", "caller");
@@ -304,7 +303,7 @@ fn an_engine_that_was_only_connected_to_says_good_bye() {
             let there = remote(&a, &far);
             let write = || a.write(&to_b, &near.all(), &there.all());
             write().unwrap().ended().unwrap();
-            // Some is on its way to it when it leaves, and more comes after that.
+            // Some data is under way when the engine leaves, and more comes after that.
             let posted: Vec<_> = (0..8).map(|_| write().unwrap()).collect();
             match is_closed {
                 true => b.close(),
@@ -326,8 +325,8 @@ fn an_engine_that_was_only_connected_to_says_good_bye() {
     }
 }
 
-/// A peer that closes while its own flows come up can't say good-bye. Its connections end all the same,
-/// so it is noticed long before `peer_timeout_ms`, which is 10 s.
+/// A peer that closes while its own flows come up can't say goodbye. Its connections still end, so the end is noticed
+/// long before `peer_timeout_ms`, which is 10 s.
 #[test]
 fn an_engine_that_closes_while_its_flows_come_up_leaves_no_connection_behind() {
     const WITHIN: Duration = Duration::from_secs(5);
@@ -341,7 +340,7 @@ fn an_engine_that_closes_while_its_flows_come_up_leaves_no_connection_behind() {
         b.close();
         let ended = receive.wait(WITHIN).unwrap_or_else(|| panic!("{}", a.dump()));
         assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}");
-        // Until here: its threads have ended, its memory has not.
+        // Until here: b's threads have ended, its memory has not.
         drop(b);
     };
     // Several at once, so that threads come late now and then.
@@ -439,18 +438,18 @@ fn a_thread_that_sleeps_is_woken_by_whoever_completes_its_transfer() {
                 while !over.load(Ordering::Relaxed) {
                     let write = p.a.write(&p.to_b, &small.all(), &there.all()).unwrap();
                     write.ended().unwrap();
-                    // It leaves the lock to others in between.
+                    // Leaves the lock to others in between.
                     std::thread::sleep(Duration::from_micros(50));
                 }
             });
         }
         let mut times = Vec::new();
         for round in 0..300u64 {
-            // This one mostly sleeps.
+            // This thread mostly sleeps.
             let receive = p.a.receive(&p.to_b, round, &room.all()).unwrap();
             let (p, source) = (&p, &source);
             let late = scope.spawn(move || {
-                // By then the receiver sleeps, mostly; sooner or later is as right.
+                // By then the receiver sleeps, mostly; sooner or later is as good.
                 std::thread::sleep(Duration::from_micros(300));
                 p.b.send(&p.to_a, round, &source.all()).unwrap().ended().unwrap();
             });
@@ -475,13 +474,13 @@ fn a_caller_that_is_away_for_a_while_is_not_taken_for_dead() {
     // The only caller of b computes while a waits.
     for _ in 0..3 {
         let transfer = write();
-        // For so long it computes.
+        // The caller of b computes for this long.
         std::thread::sleep(Duration::from_millis(300));
         transfer.ended().unwrap();
     }
-    // And nobody calls at either.
+    // Here no thread calls either engine.
     let transfer = write();
-    // Longer than a peer may be silent, if its caller is there.
+    // Longer than a peer may be silent while its caller is there.
     std::thread::sleep(Duration::from_millis(1500));
     transfer.ended().unwrap();
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));

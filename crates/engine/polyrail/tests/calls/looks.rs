@@ -1,4 +1,4 @@
-//! A timeout of zero is a look, and no timeout is overrun.
+//! Waits with a timeout of zero return at once, and no wait exceeds its timeout.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use crate::common::relay::CALLER;
 use crate::common::*;
 
 const LOOKS: u32 = 200;
-/// For all of them, on a loaded machine: another thread sleeps for 100 ms at a time, and waiting for it each time
+/// Limit for all of them, on a loaded machine: another thread sleeps for 100 ms at a time, and waiting for it each time
 /// would take 20 s.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// Looks at all that has a timeout, many times.
+/// Polls all calls that have a timeout, many times.
 fn look(p: &Pair) {
     let room = zeroed(&p.a, 8);
     let (never, gone) = (p.a.receive(&p.to_b, 1, &room.all()).unwrap(), p.to_b.gone());
@@ -35,7 +35,7 @@ fn a_look_waits_for_nobody() {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _end = TellOnDrop(&over);
-            // Drives, and sleeps, and drives.
+            // Drives and sleeps, alternating.
             scope.spawn(|| {
                 let room = zeroed(&p.a, 8);
                 let never = p.a.receive(&p.to_b, 2, &room.all()).unwrap();
@@ -67,8 +67,7 @@ fn a_look_may_find_that_it_is_over() {
     }
 }
 
-/// Where callers make the progress, whoever waits moves what comes; but not for longer than it was
-/// told to.
+/// With `progress = caller`, a waiting thread moves all that comes; but not beyond its timeout.
 #[test]
 fn a_wait_ends_in_time_whatever_comes_meanwhile() {
     let engine = engine(&[CALLER, ("spin", "100ms")]);

@@ -31,11 +31,11 @@ fn a_write_of_any_size_arrives_byte_exact_over_all_rails() {
     }
 }
 
-/// They read few flows themselves, and ask the poller about many.
+/// Callers read few flows themselves, and ask the poller about many.
 #[test]
 fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
     for channels in ["1", "4", "24"] {
-        // Sockets fill up, and no event says when they have room again.
+        // Sockets fill up, and no event announces that they have room again.
         let p = pair(&[
             ("progress", "caller"),
             ("channels", channels),
@@ -424,7 +424,7 @@ fn a_metadata_file_is_waited_for_and_named_if_it_can_not_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let error = a.find_peer(folder.path(), LONG).unwrap().unwrap_err().to_string();
     assert!(error.contains(&folder.path().display().to_string()), "{error}");
-    // To read this one would wait for a writer.
+    // Reading this one would wait for a writer.
     let fifo = folder.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let error = a.find_peer(&fifo, LONG).unwrap().unwrap_err().to_string();

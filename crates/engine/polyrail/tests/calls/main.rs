@@ -1,4 +1,4 @@
-//! What programs call, with nothing in the way.
+//! Calls of programs, without disturbances.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Mistakes of the caller: each is named as one, before anything moves.
+//! Mistakes of the caller: each gets its own error, before anything moves.
 
 use crate::common::*;
 use polyrail::{Engine, Explain, Memory, PeerError, PostError, Region, RegionError, Request};
@@ -20,13 +20,13 @@ fn what_engines_hand_over_is_named_when_it_is_given_to_the_wrong_call() {
     }
     assert!(matches!(add(&description), PeerError::NotMetadata { .. }));
     assert!(matches!(import(&b.metadata()), RegionError::Description { .. }));
-    // What is none of these is not taken for one.
+    // Anything else is not mistaken for one of these.
     assert!(matches!(add(b"garbage"), PeerError::Metadata(_)));
     assert!(import(&description[..45]).to_string().contains("the 46 bytes"));
     assert!(a.peers().is_empty(), "nothing has changed");
 }
 
-/// Posts each kind of request with this memory here, and says which were refused for it.
+/// Posts each kind of request with this memory here, and returns those that were refused for it.
 fn refused(p: &Pair, local: &Region) -> Vec<(&'static str, PostError)> {
     let there = remote(&p.a, &zeroed(&p.b, 8)).all();
     let (here, to_b) = (|| local.slice(0, 8).unwrap(), &p.to_b);
@@ -43,7 +43,7 @@ fn refused(p: &Pair, local: &Region) -> Vec<(&'static str, PostError)> {
 fn memory_of_another_engine_is_the_mistake_of_who_posts() {
     let p = pair(&[]);
     let third: Engine = one_rail(&[]);
-    // Other slots are taken: the region has one that the first engine has not.
+    // Other slots are taken: the region has a slot that the first engine does not have.
     let regions = [zeroed(&third, 8), zeroed(&third, 64)];
     assert_eq!(refused(&p, &zeroed(&p.a, 8)), []);
     let all = refused(&p, &regions[1]);

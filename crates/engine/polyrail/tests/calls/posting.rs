@@ -6,7 +6,7 @@ use crate::common::devices::{device, on};
 use crate::common::*;
 use polyrail::{PathKind, PostError, PreparedTransfer, Request};
 
-/// What the peer was told, in whatever order it came.
+/// Takes the peer's notifications, in any order.
 fn told(p: &Pair, count: usize) -> BTreeSet<Vec<u8>> {
     (0..count).map(|_| p.b.wait_notification(LONG).expect("it comes").data).collect()
 }
@@ -33,7 +33,7 @@ fn each_post_brings_its_own_notification() {
         let mut want: BTreeSet<Vec<u8>> = (0..20u8).map(|n| vec![n; n.into()]).collect();
 
         std::thread::scope(|scope| {
-            // Where callers make the progress, somebody has to at either end.
+            // With `progress = caller`, a thread has to drive each end.
             let silent = scope.spawn(|| told(&p, 20));
             post_all(&p.a.prepare(write()).unwrap());
             assert_eq!(silent.join().unwrap(), want, "its own is none");

@@ -14,7 +14,7 @@ fn a_receive_ends_with_its_region_though_no_send_ever_comes_and_the_next_one_get
     ended.end();
     assert_eq!(waits.ended(), Err(TransferError::RegionDropped));
     let receive = p.b.post(Request::receive(&p.to_a, 7).local(next.all())).unwrap();
-    // A send may meet the first one before its peer hears that it is withdrawn, and is refused.
+    // A send may meet the first receive before its peer learns that it is withdrawn, and is refused.
     let send = || p.a.post(Request::send(&p.to_b, 7).local(source.all())).unwrap().ended();
     wait_for("the message to be delivered", || match send() {
         Err(TransferError::Refused { .. }) => false,
@@ -39,7 +39,7 @@ fn a_send_ends_with_its_region_though_no_receive_ever_comes() {
     assert_eq!(bytes(&target), bytes(&source));
 }
 
-/// Whoever posts may be between its look at the region and the list of what waits.
+/// The posting thread may be between its check of the region and the list of waiting operations.
 #[test]
 fn nothing_waits_for_a_region_that_ends_while_it_is_posted() {
     const ROUNDS: u64 = 500;

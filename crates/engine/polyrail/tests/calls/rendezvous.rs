@@ -8,7 +8,7 @@ use crate::common::*;
 use polyrail::{Explain, PeerError};
 use rustix::process::Signal;
 
-/// Far below `peer_timeout_ms`, and far above what a look takes on a loaded machine.
+/// Far below `peer_timeout_ms`, and far above what a check takes on a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(7);
 
 #[test]
@@ -24,7 +24,7 @@ fn a_file_carries_all_that_the_other_end_needs() {
     a.write(&to_b, &filled(&a, 64, 1).all(), &there).unwrap().ended().unwrap();
     assert_eq!(bytes(&target), pattern(64, 1));
     assert_eq!(a.find_peer(path, LONG).unwrap().unwrap(), to_b);
-    // Nothing is nothing, and not what was there before.
+    // Publishing nothing extra leaves none of the earlier bytes.
     b.publish(path).unwrap();
     assert_eq!(a.find_peer_with(path, LONG).unwrap().unwrap(), (to_b.clone(), Vec::new()));
     // A program may have written the metadata itself.
@@ -39,7 +39,7 @@ fn the_file_of_a_process_that_has_ended_is_named_at_once() {
     let (a, c) = (engine(&[]), engine(&[]));
     let mut puppet = Puppet::start(&a, &[]);
     assert_eq!(puppet.ask(&format!("publish {}", path.display())), "published");
-    // One that only sleeps is not gone.
+    // A process that only sleeps is not gone.
     puppet.signal(Signal::STOP);
     let found = a.find_peer(path, LONG).unwrap().unwrap();
     puppet.signal(Signal::CONT);
@@ -82,7 +82,7 @@ fn a_file_that_no_engine_wrote_is_named() {
         let error = a.find_peer(path, LONG).unwrap().unwrap_err().to_string();
         assert!(error.contains("rank0") && error.contains(why), "{error}");
     }
-    // And one that is, given to the wrong call.
+    // A valid file, given to the wrong call.
     let error = a.add_peer(&file).unwrap_err().to_string();
     assert!(error.contains("pass its path to `find_peer`"), "{error}");
 }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use tokio::runtime::{Builder, Runtime};
 
-/// All that an executor has to be.
+/// The smallest possible executor.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -58,7 +58,7 @@ impl Count {
 
 const MODES: [&[(&str, &str)]; 2] = [&[], &[("progress", "caller")]];
 
-/// Every operation, awaited on both sides.
+/// Awaits every operation, on both sides.
 async fn everything(p: &Pair) {
     let (local, target) = (filled(&p.a, 100_000, 3), zeroed(&p.b, 100_000));
     let there = remote(&p.a, &target);
@@ -81,7 +81,7 @@ async fn everything(p: &Pair) {
     assert_eq!(cancelled.await, Err(TransferError::Cancelled));
 }
 
-/// Nobody but these two drives them: each task polls what the other needs.
+/// Only these two threads drive the engines: each task polls for what the other needs.
 fn both_may_progress(p: &Pair, mode: &[(&str, &str)], work: impl FnOnce() + Send) {
     let over = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {
@@ -177,7 +177,7 @@ fn only_the_waker_of_the_last_poll_is_woken() {
     assert_eq!(block_on(receive).unwrap().bytes, 8);
 }
 
-/// The end of a transfer meets polls whose waker changes, at every moment.
+/// The end of a transfer meets polls with a changing waker, at every moment.
 #[test]
 fn a_waker_that_changes_while_the_end_comes_is_not_lost() {
     let p = pair(&[]);
@@ -209,7 +209,7 @@ fn a_dropped_future_cancels_its_transfer_and_loses_no_notification() {
     drop(receive);
     assert_eq!(p.a.drain(LONG), Some(()));
     {
-        // It is woken, and never polled again.
+        // This task is woken, and never polled again.
         let (count, waker) = Count::pair();
         let mut waits = pin!(p.a.next_notification());
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -275,7 +275,7 @@ fn closing_ends_every_wait() {
         assert!(matches!(p.a.add_peer(&p.b.metadata()), Err(PeerError::Closed)));
         assert!(matches!(p.a.connect(p.b.addresses()[0]).join(), Err(PeerError::Closed)));
         assert_eq!((p.a.peers(), p.a.stats().ops_outstanding), (Vec::new(), 0));
-        // Its memory is still there, and closing again is nothing.
+        // The closed engine's memory is still there, and closing again does nothing.
         room.write_at(0, &[1; 8]).unwrap();
         assert_eq!(bytes(&room), [1; 8]);
         p.a.close();
@@ -292,7 +292,7 @@ fn readable(events: &polyrail::Events, limit: Duration) -> bool {
     poll(&mut [PollFd::new(events, PollFlags::IN)], Some(&limit)).unwrap() == 1
 }
 
-/// Polls and looks, as often as it takes.
+/// Polls the descriptor and checks the condition, until it holds.
 fn until(events: &polyrail::Events, mut over: impl FnMut() -> bool) {
     loop {
         assert!(readable(events, LONG), "nothing made it readable");

@@ -1,4 +1,4 @@
-//! Programs that are told instead of asking: observers, ends, mailboxes; and what belongs to them.
+//! Programs that get callbacks instead of polling: observers, ends, mailboxes, and objects that they own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use polyrail::{
     TransferError,
 };
 
-/// Writes down what it is told.
+/// Records its callbacks.
 #[derive(Default)]
 struct Diary {
     lines: Mutex<Vec<String>>,
@@ -54,7 +54,7 @@ impl OnEnd for Diary {
     }
 }
 
-/// An engine that tells a diary, and one that does not; each with the other.
+/// Makes an engine that reports to a diary, and one that does not; each adds the other.
 fn observed(diary: &Arc<Diary>) -> (Engine, Engine, Peer) {
     let builder = builder().config(config(&[])).observer(diary.clone());
     let (a, b) = (engine(&[]), builder.build().unwrap());
@@ -73,7 +73,7 @@ fn an_observer_gets_notifications_and_the_inbox_none() {
     diary.wait_for("lost it closed");
 }
 
-/// Is told of nothing but ends.
+/// Observes only ends.
 #[derive(Default)]
 struct Mourner(Diary);
 
@@ -83,7 +83,7 @@ impl Observer for Mourner {
     }
 }
 
-/// Takes what is for it, and is told of no ends.
+/// Takes notifications that are meant for it, and observes no ends.
 struct Taker;
 
 impl Observer for Taker {
@@ -130,13 +130,13 @@ fn the_end_of_each_post_is_told_once_with_its_token() {
     diary.wait_for("8 failed: ");
 }
 
-/// Takes its time to be told.
+/// A callback that takes long.
 #[derive(Default)]
 struct Slow(AtomicBool);
 
 impl OnEnd for Slow {
     fn ended(&self, _token: u64, _result: &Result<Outcome, TransferError>) {
-        // Long enough that who does not wait for it is done before.
+        // Long enough that a caller which does not wait for it is done first.
         std::thread::sleep(Duration::from_millis(50));
         self.0.store(true, Ordering::SeqCst);
     }
@@ -171,13 +171,13 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     assert_eq!(c.peer(a.instance()), None);
     let watch = c.watch(&peer);
     c.notify(&peer, b"so that there is a flow").unwrap().ended().unwrap();
-    // It never had a reason to connect back, so it says good-bye on the connection that came to it.
+    // b never had a reason to connect back, so it says goodbye on the connection that came to it.
     drop(b);
     diary.wait_for("lost it closed");
     drop(watch);
 }
 
-/// Every kilobyte of its offsets is a message; odd ones are not expected.
+/// Every kilobyte of its offsets is a message; odd ones are refused.
 struct EvenOnly {
     memory: Region,
 }

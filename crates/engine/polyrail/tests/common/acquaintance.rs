@@ -18,7 +18,7 @@ use super::{wait_for, zeroed};
 /// An engine that has a flow to a stranger and one from it.
 pub(crate) struct Acquaintance {
     pub(crate) listener: TcpListener,
-    /// What the engine sends comes here.
+    /// Receives what the engine sends.
     pub(crate) from_engine: Stranger,
     pub(crate) to_engine: Stranger,
     pub(crate) peer: Peer,
@@ -26,17 +26,17 @@ pub(crate) struct Acquaintance {
 }
 
 impl Acquaintance {
-    /// On another host.
+    /// Makes one on another host.
     pub(crate) fn of(engine: &Engine) -> Self {
         Self::with(engine, |card| card)
     }
 
-    /// On this host, as the kernel confirms.
+    /// Makes one on this host, as the kernel confirms.
     pub(crate) fn neighbour(engine: &Engine) -> Self {
         Self::with(engine, |card| on_this_host(engine, card))
     }
 
-    /// On another host, whatever it says.
+    /// Makes one on another host that claims to be on this one.
     pub(crate) fn impostor(engine: &Engine) -> Self {
         Self::with(engine, |card| claiming_this_host(engine, card))
     }
@@ -47,7 +47,7 @@ impl Acquaintance {
         let peer = engine.add_peer(&metadata(&own).encode()).unwrap();
         let (mut from_engine, asked) = Stranger::accept(&listener);
         let Hello::Flow(asked) = asked else { panic!("{asked:?}") };
-        // A version that knows nothing of shared memory takes the flow as well.
+        // A version without shared memory accepts the flow as well.
         assert_eq!(asked.capabilities, Capabilities::CHECKSUM);
         from_engine.welcome(&own);
         let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
@@ -55,7 +55,7 @@ impl Acquaintance {
         Self { listener, from_engine, to_engine, peer, card: own }
     }
 
-    /// A region of the stranger, as it would describe it if it had any memory.
+    /// Describes a region of the stranger, as if it had memory.
     pub(crate) fn region(&self, engine: &Engine, len: usize) -> RemoteRegion {
         let mut description = zeroed(engine, len).describe();
         description[6..22].copy_from_slice(&self.card.instance.0.to_le_bytes());
@@ -67,14 +67,15 @@ impl Acquaintance {
         self.to_engine.say(&control(number, message));
     }
 
-    /// The next message of the engine, acknowledged as frame `sequence`.
+    /// Reads the next message of the engine, and acknowledges it as frame `sequence`.
     pub(crate) fn message(&mut self, sequence: u64) -> Message {
         let (_, meta, _) = self.next().unwrap();
         self.from_engine.say(&AckFrame::Ack { sequence }.encode());
         Message::decode(&meta).unwrap()
     }
 
-    /// The next frame of the engine: its header, its message and its payload. Announcements of rings are left out.
+    /// Reads the next frame of the engine: its header, its message and its payload. Announcements of rings are left
+    /// out.
     pub(crate) fn next(&mut self) -> std::io::Result<(ChunkHeader, Vec<u8>, Vec<u8>)> {
         let mut kind = [0];
         loop {
@@ -99,7 +100,7 @@ impl Acquaintance {
     }
 }
 
-/// A message of a peer to the engine, as transfer `number`.
+/// Makes a message of a peer to the engine, as transfer `number`.
 pub(crate) fn control(number: u64, message: &Message) -> Vec<u8> {
     let meta = message.encode();
     let header = ChunkHeader {

@@ -16,14 +16,14 @@ pub(crate) fn device(index: u32) -> Arc<FakeDevice> {
     FakeDevice::new(index, LATE, 7 + u64::from(index))
 }
 
-/// A device that reaches no other.
+/// Makes a device that reaches no other.
 pub(crate) fn lone_device(index: u32) -> Arc<FakeDevice> {
     let device = device(index);
     device.set_alone();
     device
 }
 
-/// A region in a device's memory, and that memory.
+/// Registers memory of a device. Returns the region and the memory.
 pub(crate) fn on(
     device: &Arc<FakeDevice>,
     engine: &Engine,
@@ -33,12 +33,12 @@ pub(crate) fn on(
     (engine.register(memory.clone()).unwrap(), memory)
 }
 
-/// Does what must not be over before a device goes on that is holding back its copies.
+/// Runs `work`, which must not end before a device releases the copies that it holds back.
 pub(crate) fn waits_for_copies(device: &FakeDevice, work: impl FnOnce()) {
     let goes_on = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Whatever does not wait for the device is over long before.
+            // Work that does not wait for the device is over long before.
             thread::sleep(Duration::from_millis(50));
             goes_on.store(true, Ordering::SeqCst);
             device.hold(false);
@@ -48,7 +48,7 @@ pub(crate) fn waits_for_copies(device: &FakeDevice, work: impl FnOnce()) {
     });
 }
 
-/// Nothing lands in the memory any more.
+/// Checks that nothing lands in the memory any more.
 pub(crate) fn stays_as_it_is(memory: &DeviceMemory) {
     let before = FakeDevice::contents(memory);
     // A copy that is under way lands within this time.
@@ -56,8 +56,8 @@ pub(crate) fn stays_as_it_is(memory: &DeviceMemory) {
     assert!(FakeDevice::contents(memory) == before, "something landed later");
 }
 
-/// Writes small pieces from two devices and the host to two devices and the host, mixed and in
-/// reverse order, and compares them; returns the way that this took.
+/// Writes small pieces from two devices and the host to two devices and the host, mixed and in reverse order, and
+/// compares them. Returns the path.
 pub(crate) fn write_scattered(p: &Pair, devices: &[Arc<FakeDevice>; 2]) -> String {
     let (count, len) = (3000u64, 48u64);
     let want = pattern((count * len) as usize, 3);

@@ -1,5 +1,5 @@
-//! Somebody on the way between two engines, who sees all that crosses as its sender cut it, and
-//! passes on what he likes.
+//! A man in the middle between two engines, who sees all that crosses in the pieces that the sender wrote, and passes
+//! on what he likes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,15 +10,15 @@ use std::thread::JoinHandle;
 use polyrail_proto::hello::{Kind, PREFIX_BYTES, Prefix};
 use polyrail_secure::{RECORD_HEADER_BYTES, RecordHeader};
 
-/// What crosses in one piece.
+/// A piece of what crosses.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// Of which connection, from 0.
+    /// Number of the connection, from 0.
     pub(crate) connection: usize,
     /// Whether it comes from the side that connected.
     pub(crate) up: bool,
     pub(crate) shape: Shape,
-    /// Which of its shape in its direction of the connection, from 0.
+    /// Number among the parts of its shape in its direction of the connection, from 0.
     pub(crate) number: usize,
     pub(crate) bytes: Vec<u8>,
 }
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 impl Meddler {
-    /// On the way to `target`: what the hook makes of a part goes on in its place.
+    /// Makes a meddler on the way to `target`: the hook's result is passed on instead of a part.
     pub(crate) fn to(
         target: SocketAddr,
         hook: impl FnMut(Part) -> Vec<u8> + Send + 'static,
@@ -67,7 +67,7 @@ impl Meddler {
         Self { address, shared, thread: Some(thread) }
     }
 
-    /// How many have connected.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.streams.lock().unwrap().len() / 2
     }
@@ -76,7 +76,7 @@ impl Meddler {
 impl Drop for Meddler {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        // Wakes whoever waits for the next connection.
+        // Wakes the thread that waits for the next connection.
         drop(TcpStream::connect(self.address));
         let ended = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     fn pass(&self, connection: usize, up: bool, mut from: TcpStream, mut to: TcpStream) {
-        // It ends when either side hangs up.
+        // Returns when either side hangs up.
         let _ = self.pass_all(connection, up, &mut from, &mut to);
         let _ = to.shutdown(Shutdown::Write);
         let _ = from.shutdown(Shutdown::Read);
@@ -135,7 +135,7 @@ impl Shared {
             let prefix = Prefix::decode(bytes.first_chunk().unwrap()).unwrap();
             bytes.extend(read(from, prefix.body_bytes())?);
             give(to, Shape::Message, number, bytes)?;
-            // The last words of either side before the records.
+            // The last message of either side before the records.
             if matches!(prefix.kind(), Kind::Third | Kind::Reply) {
                 break;
             }

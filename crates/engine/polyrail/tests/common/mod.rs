@@ -1,7 +1,7 @@
 //! Two engines in one process, over real sockets.
 //!
-//! The tests of an area are one program, in which one test waits while another computes. Whatever needs a
-//! program of its own says why at its head.
+//! The tests of an area are one program, in which one test waits while another computes. A test that needs its own
+//! program says why at the top.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod acquaintance;
@@ -25,8 +25,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 pub(crate) const FOUR_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 
-/// The rails carry what no device copies, though all is on one host: unless a test says otherwise,
-/// they are what it is about.
+/// Settings with which rails carry all that no device copies, though all is on one host: rails are the subject of most
+/// tests.
 pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
     let mut builder = Config::builder().set("rails", FOUR_RAILS).unwrap();
     builder = builder.set("path", "device").unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
     builder.build().unwrap()
 }
 
-/// Of an engine that a test ends: it panics then if work was left alone.
+/// Makes the builder of an engine that a test ends: it panics then if work was left undone.
 pub(crate) fn builder() -> EngineBuilder {
     Engine::builder().strict()
 }
@@ -45,7 +45,7 @@ pub(crate) fn engine(settings: &[(&str, &str)]) -> Engine {
     builder().config(config(settings)).build().unwrap()
 }
 
-/// An engine with a single rail and, unless `settings` say more, a single connection to each peer.
+/// Makes an engine with a single rail and, unless `settings` say otherwise, a single connection to each peer.
 pub(crate) fn one_rail(settings: &[(&str, &str)]) -> Engine {
     engine(&[&[("rails", "127.0.0.1"), ("channels", "1")], settings].concat())
 }
@@ -64,14 +64,14 @@ pub(crate) fn pair(settings: &[(&str, &str)]) -> Pair {
     acquainted(engine(settings), engine(settings))
 }
 
-/// These engines, which know each other from now on.
+/// Adds each of these engines to the other.
 pub(crate) fn acquainted(a: Engine, b: Engine) -> Pair {
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let to_a = b.add_peer(&a.metadata()).unwrap();
     Pair { a, b, to_b, to_a }
 }
 
-/// Two engines that know each other and take each other for another process.
+/// Makes two engines that know each other and treat each other as another process's.
 pub(crate) fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
     let build = |settings| builder().config(config(settings)).apart().build().unwrap();
     let (a, b) = (build(a), build(b));
@@ -80,20 +80,20 @@ pub(crate) fn apart(a: &[(&str, &str)], b: &[(&str, &str)]) -> Pair {
     Pair { a, b, to_b, to_a }
 }
 
-/// Payload that rails carried and that was left in shared memory, so far.
+/// Returns the payload so far that rails carried and that was left in shared memory.
 pub(crate) fn sent_bytes(engine: &Engine) -> u64 {
     let peers = engine.stats().peers;
     let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes);
     rails.chain(peers.iter().map(|peer| peer.shared_bytes)).sum()
 }
 
-/// How often a flow to a peer was lost.
+/// Returns how often a flow to a peer was lost.
 pub(crate) fn lost_flows(engine: &Engine) -> u64 {
     let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
     rails.map(|rail| rail.down_count).sum()
 }
 
-/// Bytes that tell their position: a swapped or shifted chunk is seen.
+/// Makes bytes that depend on their position, so that a swapped or shifted chunk is detected.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|i| {
@@ -112,7 +112,7 @@ pub(crate) fn zeroed(engine: &Engine, len: usize) -> Region {
     engine.register(Memory::from(vec![0; len])).unwrap()
 }
 
-/// A region as the other engine sees it.
+/// Imports a region at the other engine.
 pub(crate) fn remote(engine: &Engine, region: &Region) -> RemoteRegion {
     engine.import(&region.describe()).unwrap()
 }
@@ -123,12 +123,12 @@ pub(crate) fn bytes(region: &Region) -> Vec<u8> {
     out
 }
 
-/// Waits for a condition, and says which one if it does not come true.
+/// Waits for a condition, and names it if it does not come true.
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let since = Instant::now();
     while !condition() {
         assert!(since.elapsed() < LONG, "waited too long for {what}");
-        // It looks again: no condition tells anybody that it holds.
+        // Polls again: conditions send no event when they hold.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -149,7 +149,7 @@ impl InTime for Transfer {
     }
 }
 
-/// Random numbers that can be had again by their seed.
+/// Random numbers, reproducible by their seed.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! An organisation that vouches for engines, and files with what it made.
+//! A certificate authority for engines, and the files that it makes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ pub(crate) struct Ca {
     pub(crate) pem: String,
 }
 
-/// A certificate that is to be made: both usages, and an hour of validity on either side of now.
+/// Parameters of a certificate. By default it has both usages, and is valid for an hour before and after now.
 pub(crate) struct Wanted<'a> {
     pub(crate) names: &'a [&'a str],
     /// Validity as seconds since 1970.
@@ -65,12 +65,12 @@ impl Ca {
         self.makes(Wanted { names: &[name], valid, usages: BOTH })
     }
 
-    /// Files of an engine of that name.
+    /// Makes the files of an engine of that name.
     pub(crate) fn place(&self, name: &str) -> Place {
         Place::with(&self.leaf(name), &self.pem)
     }
 
-    /// An engine of that name that takes any other.
+    /// Makes an engine of that name that accepts any other.
     pub(crate) fn engine(&self, name: &str) -> Engine {
         self.place(name).engine("*")
     }
@@ -83,7 +83,7 @@ impl Place {
         place
     }
 
-    /// Makes other files of them.
+    /// Replaces the files.
     pub(crate) fn put(&self, leaf: &Leaf, trust: &str) {
         self.write("cert.pem", &leaf.chain);
         self.write("key.pem", &leaf.key);
@@ -100,7 +100,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// The settings of an engine with these files and a single rail.
+    /// Returns the settings of an engine with these files and a single rail.
     pub(crate) fn config(&self, allowed: &str, more: &[(&str, &str)]) -> Config {
         config_of(&["cert.pem", "key.pem", "ca.pem"].map(|name| self.path(name)), allowed, more)
     }
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// The settings of an engine with these files: chain, key and CAs.
+/// Returns the settings of an engine with these files: chain, key and CAs.
 pub(crate) fn config_of(files: &[PathBuf; 3], allowed: &str, more: &[(&str, &str)]) -> Config {
     let [chain, key, trust] = files.each_ref().map(|path| Path::to_str(path).unwrap());
     let own = [
@@ -123,7 +123,7 @@ pub(crate) fn config_of(files: &[PathBuf; 3], allowed: &str, more: &[(&str, &str
     config(&[&own, more].concat())
 }
 
-/// A clock that is wrong by so many seconds, and a list that has everybody on it.
+/// A policy whose clock is wrong by this many seconds, and that allows every name.
 struct Liar(i64);
 
 impl Policy for Liar {
@@ -137,7 +137,7 @@ impl Policy for Liar {
 }
 
 impl Leaf {
-    /// As an engine has it whose clock is wrong by so many seconds.
+    /// Loads it for an engine whose clock is wrong by `clock` seconds.
     pub(crate) fn certified(&self, key: &Identity, trust: &str, clock: i64) -> Arc<Certified> {
         let (chain, private) = (self.chain.as_bytes(), self.key.as_bytes());
         let files = Files { chain, key: private, trust: trust.as_bytes() };

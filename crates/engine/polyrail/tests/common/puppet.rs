@@ -1,4 +1,4 @@
-//! A peer in a process of its own, which can be killed, stopped and started again.
+//! A peer in its own process, which can be killed, stopped and started again.
 //!
 //! The process is the test binary itself, running [`puppet`] alone.
 
@@ -17,12 +17,12 @@ use rustix::process::{
 
 use super::{FOUR_RAILS, InTime, LONG, config, filled, pattern};
 
-/// The test that plays it, in every program.
+/// The test that plays the puppet, in every program.
 const PUPPET: &str = "common::puppet::puppet";
 const SETTINGS: &str = "POLYRAIL_TEST_PUPPET";
-/// A variable of a child that nobody may trace.
+/// Environment variable of a child that must not be traceable.
 pub(crate) const UNTRACEABLE: &str = "POLYRAIL_TEST_UNTRACEABLE";
-/// Marks what the puppet says among what the test harness prints.
+/// Marks the puppet's answers among the output of the test harness.
 const MARK: &str = "@@ ";
 /// Bytes of the puppet's region.
 pub(crate) const PUPPET_BYTES: usize = 4 << 20;
@@ -36,7 +36,7 @@ pub(crate) struct Puppet {
     said: mpsc::Receiver<String>,
     pub(crate) metadata: Vec<u8>,
     pub(crate) region: RemoteRegion,
-    /// Of the region.
+    /// Description of the region.
     pub(crate) description: Vec<u8>,
     _held: HeldPort,
 }
@@ -46,9 +46,10 @@ impl Puppet {
         Self::start_by(Command::new(std::env::current_exe().unwrap()), own, settings)
     }
 
-    /// The same by a command to which what the test harness needs is appended.
+    /// Same as `start`, with a command to which the arguments for the test harness are appended.
     pub(crate) fn start_by(mut command: Command, own: &Engine, settings: &[(&str, &str)]) -> Self {
-        // A killed engine's port may be the next one's, which says that it is another. Nobody else gets this one.
+        // The port of a killed engine may be reused by another one, which answers that it is another. This reserves the
+        // port.
         let rails = FOUR_RAILS.split(',').map(|rail| rail.parse().unwrap()).collect::<Vec<_>>();
         let held = HeldPort::on(&rails);
         let port = format!("listen_port={}", held.number());
@@ -86,7 +87,7 @@ impl Puppet {
         self.hear()
     }
 
-    /// What it says by itself, if it says anything soon.
+    /// Returns a line that the puppet printed unasked, if there is one.
     pub(crate) fn says(&self) -> Option<String> {
         self.said.try_recv().ok()
     }
@@ -95,18 +96,18 @@ impl Puppet {
         self.said.recv_timeout(LONG).expect("the child answers")
     }
 
-    /// Makes the puppet know `engine`, and write into `region` again and again.
+    /// Makes the puppet add `engine`, and write into `region` again and again.
     pub(crate) fn flood(&mut self, engine: &Engine, region: &Region) {
         self.flood_through(&engine.metadata(), region);
     }
 
-    /// The same by metadata which may lead another way.
+    /// Same as `flood`, with metadata that may lead another way.
     pub(crate) fn flood_through(&mut self, metadata: &[u8], region: &Region) {
         assert_eq!(self.ask(&format!("add {}", hex(metadata))), "added");
         assert_eq!(self.ask(&format!("flood {}", hex(&region.describe()))), "flooding");
     }
 
-    /// Memory of a device that the puppet has, with the same pattern as its region.
+    /// Imports memory of a device of the puppet, with the same pattern as its region.
     pub(crate) fn device(&mut self, own: &Engine) -> RemoteRegion {
         own.import(&unhex(&self.ask("device"))).unwrap()
     }
@@ -117,8 +118,8 @@ impl Puppet {
         self.child.wait().unwrap();
     }
 
-    /// Sends a signal. One that is told to stop has stopped when this returns, each of its threads:
-    /// a busy one may else answer what comes after the signal.
+    /// Sends a signal. After a stop signal, each of the process's threads has stopped when this returns: otherwise a
+    /// busy one might still answer what comes after the signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
@@ -130,7 +131,7 @@ impl Puppet {
 
 impl Drop for Puppet {
     fn drop(&mut self) {
-        // Also when it is stopped; it may be gone already.
+        // Also if the process is stopped; it may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -165,7 +166,7 @@ fn puppet() {
                 say("published");
             }
             "notify" => {
-                // More than one that reads nothing has room for.
+                // More than fit for a peer that reads nothing.
                 let other = engine.add_peer(&unhex(argument)).unwrap();
                 for number in 0..200u32 {
                     engine.notify(&other, &number.to_le_bytes()).unwrap().detach();
@@ -173,7 +174,7 @@ fn puppet() {
                 say("told");
             }
             "device" => {
-                // It reaches no device of another process.
+                // The device reaches no device of another process.
                 let device = FakeDevice::new(9, Duration::from_micros(300), 5);
                 let memory = device.memory(&pattern(PUPPET_BYTES, PUPPET_SEED));
                 let region = engine.register(memory).unwrap();
@@ -229,7 +230,7 @@ fn puppet() {
     std::process::exit(0);
 }
 
-/// What the puppet sends and receives, from and to its room.
+/// The messages that the puppet sends and receives, from and to its room.
 pub(crate) struct Messages {
     engine: Engine,
     room: Region,
@@ -238,7 +239,7 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Its answers go to `say`.
+    /// Makes it answer through `say`.
     pub(crate) fn new(
         engine: Engine,
         room: Region,
@@ -247,7 +248,7 @@ impl Messages {
         Self { engine, room, posted: Vec::new(), say: Arc::new(say) }
     }
 
-    /// `room BYTES`, `send|receive TAG LEN TIMES MS` (the beginning of the room, so many times; 0 ms: no
+    /// Obeys `room BYTES`, `send|receive TAG LEN TIMES MS` (the beginning of the room, so many times; 0 ms: no
     /// timeout), `path_of_send LEN`, `cancel TAG`, `peek`, `end_room`, `echo TAGS ROUNDS LEN`.
     pub(crate) fn obey(&mut self, peer: Option<&Peer>, order: &str, argument: &str) {
         let numbers: Vec<u64> = argument.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -320,7 +321,7 @@ impl Messages {
     }
 }
 
-/// Writes until a write fails, and says how.
+/// Writes until a write fails, and reports the error.
 fn flood(
     engine: &Engine,
     peer: &Peer,

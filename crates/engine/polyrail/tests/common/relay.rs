@@ -1,5 +1,5 @@
-//! A rail that can be broken: forwards TCP bytes between two engines, and cuts, stalls, delays or
-//! damages them when told to.
+//! A rail that can be broken: forwards TCP bytes between two engines, and cuts, stalls, delays or damages them on
+//! request.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use socket2::SockRef;
 
 use super::stranger::metadata_of;
 
-/// Rails are given up soon and come back soon; the peer is given up late.
+/// Settings with which rails are given up soon and come back soon, and the peer is given up late.
 pub(crate) const RAILS: &[(&str, &str)] = &[
     ("chunk_bytes", "64KiB"),
     ("rail_stall_ms", "200"),
@@ -33,7 +33,7 @@ pub(crate) fn with(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, 
     RAILS.iter().chain(more).copied().collect()
 }
 
-/// What a relay holds of each direction before it stops reading.
+/// Bytes that a relay holds for each direction before it stops reading.
 const HOLD_BYTES: usize = 4 << 20;
 
 /// One rail of one direction of connecting.
@@ -43,27 +43,27 @@ pub(crate) struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How to end the connections that are there.
+/// Ways to end the existing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// What is under way is lost.
+    /// Bytes under way are lost.
     Reset,
-    /// What is under way arrives, then the end.
+    /// Bytes under way arrive, then the end.
     Finish,
 }
 
-/// What the relay does at the moment.
+/// Current behaviour of the relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mood {
     /// Accepts and takes bytes, and passes nothing on.
     pub(crate) stalled: bool,
-    /// Resets whoever connects.
+    /// Resets every new connection.
     pub(crate) closed: bool,
-    /// Where new connections lead, instead of to the engine.
+    /// Target of new connections, instead of the engine.
     pub(crate) diverted: Option<SocketAddr>,
-    /// How long bytes are held.
+    /// Time for which bytes are held.
     pub(crate) delay: Duration,
-    /// Flips a bit in the payload of each chunk of this number.
+    /// Flips a bit in the payload of every chunk whose number is a multiple of this.
     pub(crate) damage_every: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ struct Shared {
 #[derive(Default)]
 struct Orders {
     mood: Mood,
-    /// The one that it follows by now.
+    /// The mood that the relay thread has applied.
     followed: Mood,
     cut: Option<Cut>,
     stop: bool,
@@ -101,14 +101,14 @@ struct Link {
 struct Lane {
     held: VecDeque<(Instant, Vec<u8>)>,
     held_bytes: usize,
-    /// Nothing more comes in; after what is held, the end goes out.
+    /// Nothing more comes in; after the held bytes, the end goes out.
     ended: bool,
     closed: bool,
-    /// Of engines alone; what a stranger says has none.
+    /// For engines only; a stranger's bytes are not followed.
     frames: Option<Frames>,
 }
 
-/// Follows the records of a stream, to find payload that comes as it is.
+/// Follows the records of a stream, to find payload that is not sealed.
 #[derive(Default)]
 struct Frames {
     head: Vec<u8>,
@@ -148,25 +148,25 @@ impl Relay {
         self.shared.poller.wake();
     }
 
-    /// Nothing is passed on any more when this returns.
+    /// Stalls the relay: nothing is passed on any more when this returns.
     pub(crate) fn stall(&self) {
         self.set(|mood| mood.stalled = true);
         super::wait_for("the relay to stall", || self.shared.orders().followed.stalled);
     }
 
-    /// Nothing that is sent from now on passes on the connections that there are.
+    /// Cuts the existing connections: nothing that is sent from now on passes on them.
     pub(crate) fn cut(&self, cut: Cut) {
         self.shared.orders().cut = Some(cut);
         self.shared.poller.wake();
         super::wait_for("the relay to cut", || self.shared.orders().cut.is_none());
     }
 
-    /// Bytes that were passed on, both ways.
+    /// Returns the bytes that were passed on, both ways.
     pub(crate) fn bytes(&self) -> u64 {
         self.shared.orders().bytes
     }
 
-    /// Connections that it has taken.
+    /// Returns the number of connections that it has accepted.
     pub(crate) fn accepted(&self) -> u64 {
         self.shared.orders().accepted
     }
@@ -223,7 +223,7 @@ impl Shared {
             links.retain(|link| !link.is_over());
             self.orders().bytes += moved as u64;
             if moved == 0 {
-                // Held bytes have a time of their own.
+                // Held bytes become due at their own times.
                 let limit = Duration::from_millis(if mood.delay.is_zero() { 100 } else { 1 });
                 self.poller.wait(&mut events, Some(limit)).unwrap();
                 events.clear();
@@ -308,7 +308,7 @@ impl Lane {
         }
         if self.ended && self.held.is_empty() && !self.closed {
             self.closed = true;
-            // It may be gone already.
+            // The connection may be gone already.
             let _ = to.shutdown(Shutdown::Write);
         }
         moved
@@ -317,7 +317,7 @@ impl Lane {
     fn take(&mut self, from: &TcpStream, mood: Mood, buffer: &mut [u8], shared: &Shared) {
         while !self.ended && self.held_bytes < HOLD_BYTES {
             match Read::read(&mut &*from, buffer) {
-                // An end or a reset on one side: what came before it is still passed on.
+                // An end or a reset on one side: bytes before it are still passed on.
                 Ok(0) => self.ended = true,
                 Ok(bytes) => {
                     let taken = &mut buffer[..bytes];
@@ -333,7 +333,7 @@ impl Lane {
         }
     }
 
-    /// Nobody takes the bytes any more.
+    /// Drops the bytes of this direction and closes it.
     fn lose(&mut self, from: &TcpStream) {
         self.held.clear();
         self.held_bytes = 0;
@@ -343,8 +343,7 @@ impl Lane {
 }
 
 impl Frames {
-    /// Goes through `bytes` and flips a bit in the payload of every so many chunks. Says how many
-    /// bits.
+    /// Goes through `bytes` and flips a bit in the payload of every `damage_every`th chunk. Returns how many bits.
     fn follow(&mut self, bytes: &mut [u8], damage_every: Option<u64>) -> u64 {
         let (mut at, mut damaged) = (0, 0);
         while at < bytes.len() {
@@ -370,7 +369,7 @@ impl Frames {
             }
             if self.stage == Stage::Hello {
                 let prefix = self.head.first_chunk::<PREFIX_BYTES>().unwrap();
-                // The last words of either side before the records.
+                // The last message of either side before the records.
                 if matches!(Prefix::decode(prefix).unwrap().kind(), Kind::Third | Kind::Reply) {
                     self.stage = Stage::Record;
                 }
@@ -388,7 +387,7 @@ impl Frames {
         damaged
     }
 
-    /// Bytes of what comes before the payload, and of the payload, once they are known.
+    /// Returns the bytes before the payload, and of the payload, once they are known.
     fn whole_head(&self) -> Option<(usize, usize)> {
         if self.stage == Stage::Hello {
             let prefix = self.head.first_chunk::<PREFIX_BYTES>()?;
@@ -405,9 +404,9 @@ pub(crate) struct RelayedPair {
     pub(crate) b: Engine,
     pub(crate) to_b: Peer,
     pub(crate) to_a: Peer,
-    /// By rail: what a connects through.
+    /// By rail: the relay that a connects through.
     pub(crate) ways_to_b: Vec<Relay>,
-    /// By rail: what b connects through.
+    /// By rail: the relay that b connects through.
     pub(crate) ways_to_a: Vec<Relay>,
 }
 
@@ -416,12 +415,12 @@ impl RelayedPair {
         Self::of(settings, settings)
     }
 
-    /// Each engine with settings of its own.
+    /// Makes a pair in which each engine has its own settings.
     pub(crate) fn of(a: &[(&str, &str)], b: &[(&str, &str)]) -> Self {
         let (a, b) = (super::engine(a), super::engine(b));
         let (ways_to_b, ways_to_a) = (ways_to(&b), ways_to(&a));
-        // A hello has the true addresses: one that is read before its peer is added makes a peer that
-        // the user's metadata then replace, flows and all. So none arrives before both are added.
+        // A hello has the true addresses. If one is read before its peer is added, it makes a peer that the user's
+        // metadata then replace, with its flows. So none may arrive before both are added.
         ways_to_a.iter().for_each(Relay::stall);
         let to_a = b.add_peer(&metadata_through(&a, &ways_to_a)).unwrap();
         let to_b = a.add_peer(&metadata_through(&b, &ways_to_b)).unwrap();
@@ -437,7 +436,7 @@ impl RelayedPair {
         self.ways_to_b.iter().chain(&self.ways_to_a)
     }
 
-    /// Every rail works again.
+    /// Makes every rail work again.
     pub(crate) fn heal(&self) {
         self.relays().for_each(|relay| relay.set(|mood| *mood = Mood::default()));
     }
@@ -452,7 +451,7 @@ fn ways_to(engine: &Engine) -> Vec<Relay> {
     engine.addresses().into_iter().map(Relay::to).collect()
 }
 
-/// The metadata of an engine, with other addresses.
+/// Returns the metadata of an engine, with the addresses of the relays.
 pub(crate) fn metadata_through(engine: &Engine, relays: &[Relay]) -> Vec<u8> {
     let mut metadata = metadata_of(engine);
     for (rail, relay) in metadata.card.rails.iter_mut().zip(relays) {

@@ -1,5 +1,5 @@
-//! A peer made by hand, which says whatever a test wants it to say. It has a key pair and proves what
-//! it knows like any other; what it says after that is its own affair.
+//! A peer made by hand, which sends whatever a test wants. It has a key pair and proves its knowledge like any other;
+//! after that it need not follow the protocol.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -24,15 +24,15 @@ use super::LONG;
 /// A connection of a stranger.
 pub(crate) struct Stranger {
     pub(crate) stream: TcpStream,
-    /// Once both have proven who they are.
+    /// Set once both ends have proven who they are.
     keys: Option<Keys>,
-    /// What came in records and was not looked at.
+    /// Bytes that came in records and were not read yet.
     opened: VecDeque<u8>,
 }
 
-/// What all strangers let others prove to them.
+/// Capability that all strangers hand out.
 const CAPABILITY: [u8; 16] = [7; 16];
-/// What of a stranger's words goes into a record.
+/// Most bytes of a stranger that go into one record.
 const RECORD_BYTES: usize = 64 << 10;
 
 /// The key pairs of strangers, by instance and by the address that they listen on.
@@ -40,13 +40,13 @@ const RECORD_BYTES: usize = 64 << 10;
 struct Known {
     by_instance: HashMap<InstanceId, Arc<Identity>>,
     by_address: HashMap<SocketAddr, Arc<Identity>>,
-    /// The names in the kernel of those that really are on this host.
+    /// The kernel names of strangers that really are on this host.
     badges: Vec<Badge>,
 }
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
-/// Who a stranger is: another one each time.
+/// Makes the card of a stranger: a new one each time.
 pub(crate) fn card(addresses: &[SocketAddr]) -> Card {
     let rail = |address: &SocketAddr| RailCard {
         name: "s".to_owned(),
@@ -68,30 +68,30 @@ pub(crate) fn card(addresses: &[SocketAddr]) -> Card {
     }
 }
 
-/// The card of a stranger that only says that it is on the engine's host.
+/// Makes the card of a stranger that only claims to be on the engine's host.
 pub(crate) fn claiming_this_host(engine: &Engine, card: Card) -> Card {
     Card { host: card_of(engine).host, ..card }
 }
 
-/// The card of a stranger on the engine's host. Its process is this one, as the kernel confirms.
+/// Makes the card of a stranger on the engine's host. Its process is this one, as the kernel confirms.
 pub(crate) fn on_this_host(engine: &Engine, card: Card) -> Card {
     let badge = Badge::take(&format!("polyrail-{:032x}", card.instance.0)).unwrap();
     KNOWN.lock().unwrap().badges.push(badge);
     claiming_this_host(engine, card)
 }
 
-/// The key pair of a card, or that of nobody.
+/// Returns the key pair of a card, or a fresh one for an unknown card.
 fn identity_of(instance: InstanceId) -> Arc<Identity> {
     let known = KNOWN.lock().unwrap().by_instance.get(&instance).cloned();
     known.unwrap_or_else(|| Arc::new(Identity::fresh().unwrap()))
 }
 
-/// What a stranger, or an engine that it claims to be, hands over.
+/// Returns the metadata that a stranger, or an engine that it claims to be, hands over.
 pub(crate) fn metadata(card: &Card) -> Metadata {
     Metadata { card: card.clone(), capability: Capability::new(CAPABILITY) }
 }
 
-/// What an engine handed over.
+/// Returns the metadata that an engine hands over.
 pub(crate) fn metadata_of(engine: &Engine) -> Metadata {
     Metadata::decode(&engine.metadata()).unwrap()
 }
@@ -100,7 +100,7 @@ pub(crate) fn card_of(engine: &Engine) -> Card {
     metadata_of(engine).card
 }
 
-/// The first words of a flow to the engine.
+/// Makes the hello of a flow to the engine.
 pub(crate) fn hello(engine: &Engine, card: Card) -> FlowHello {
     FlowHello {
         card,
@@ -118,7 +118,7 @@ pub(crate) fn hello(engine: &Engine, card: Card) -> FlowHello {
     }
 }
 
-/// A chunk that is the whole of transfer 1: a write.
+/// Makes the header of a chunk that is the whole of transfer 1: a write.
 pub(crate) fn write_header(payload: u32, pieces: u16) -> ChunkHeader {
     ChunkHeader {
         op: WireOp::Write,
@@ -136,7 +136,7 @@ pub(crate) fn write_header(payload: u32, pieces: u16) -> ChunkHeader {
     }
 }
 
-/// A notification that is the whole of a transfer.
+/// Makes a notification that is the whole of a transfer.
 pub(crate) fn notice(transfer: u64, floor: u64) -> Vec<u8> {
     let header = ChunkHeader {
         flags: Flags::NOTIFY,
@@ -148,7 +148,7 @@ pub(crate) fn notice(transfer: u64, floor: u64) -> Vec<u8> {
     frame(header, &[], b"x", &[])
 }
 
-/// The key of a region, as only its description has it.
+/// Returns the key of a region, which only its description has.
 pub(crate) fn key_of(region: &Region) -> RegionKey {
     let bytes = region.describe();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -156,7 +156,7 @@ pub(crate) fn key_of(region: &Region) -> RegionKey {
     RegionKey { slot: word(22), generation: word(26), nonce }
 }
 
-/// A frame with its payload.
+/// Makes a frame with its payload.
 pub(crate) fn frame(header: ChunkHeader, places: &[Place], meta: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let pieces = places.iter().map(|place| Piece {
@@ -178,14 +178,14 @@ impl Stranger {
         Self::on(stream)
     }
 
-    /// Connects, proves that it may and who it is, and says that.
+    /// Connects, proves its right and its identity, and sends this hello.
     pub(crate) fn greeting(engine: &Engine, hello: &Hello) -> Self {
         let mut stranger = Self::at(engine);
         stranger.greet(engine, hello);
         stranger
     }
 
-    /// The same, and is welcome.
+    /// Same as `greeting`, for a flow that is accepted.
     pub(crate) fn welcome_at(engine: &Engine, hello: FlowHello) -> Self {
         let mut stranger = Self::greeting(engine, &Hello::Flow(hello));
         let reply = stranger.reply();
@@ -193,12 +193,12 @@ impl Stranger {
         stranger
     }
 
-    /// Proves that it may connect, and who it is, and says hello.
+    /// Proves its right to connect and its identity, and sends a hello.
     pub(crate) fn greet(&mut self, engine: &Engine, hello: &Hello) {
         self.prove(engine, hello.card().instance, &hello.encode());
     }
 
-    /// The same with any words. It is that stranger, or somebody new if there is none.
+    /// Same as `greet`, with any words. It has the identity of that stranger, or a fresh one if it is unknown.
     pub(crate) fn prove(&mut self, engine: &Engine, instance: InstanceId, words: &[u8]) {
         let identity = identity_of(instance);
         let secret = metadata_of(engine).capability.secret();
@@ -212,7 +212,7 @@ impl Stranger {
         self.keys = Some(keys);
     }
 
-    /// Both have proven who they are.
+    /// Notes that both ends have proven who they are.
     pub(crate) fn is_proven(&mut self, keys: Keys) {
         self.keys = Some(keys);
     }
@@ -222,7 +222,7 @@ impl Stranger {
         Self::with(listener.accept().unwrap().0)
     }
 
-    /// Takes a connection that the engine made: what it said, to be answered.
+    /// Takes a connection that the engine made. Returns its hello, to be answered.
     pub(crate) fn with(stream: TcpStream) -> (Self, Hello) {
         let mut stranger = Self::on(stream);
         let address = stranger.stream.local_addr().unwrap();
@@ -253,23 +253,23 @@ impl Stranger {
         self.write(&Kind::Reply.framed(&record));
     }
 
-    /// Welcomes whoever connected.
+    /// Accepts the engine that connected.
     pub(crate) fn welcome(&mut self, card: &Card) {
         self.answer(&Reply::Accepted(metadata(card)));
     }
 
-    /// Says something: sealed, once it has proven who it is.
+    /// Sends bytes: sealed, once it has proven its identity.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let bytes = self.sealed(bytes);
         self.write(&bytes);
     }
 
-    /// Says the head of a frame sealed, and its payload as it is.
+    /// Sends the head of a frame sealed, and its payload in clear.
     pub(crate) fn say_raw(&mut self, head: &[u8], payload: &[u8]) {
         self.begin_raw(head, payload.len() as u32, payload);
     }
 
-    /// Says the head of a frame whose payload has so many bytes, and the first of them.
+    /// Sends the head of a frame whose payload has `len` bytes, and the first of them.
     pub(crate) fn begin_raw(&mut self, head: &[u8], len: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
         let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
@@ -280,7 +280,7 @@ impl Stranger {
         self.write(&bytes);
     }
 
-    /// Says the head of a frame sealed, and of its payload, which is announced as so many bytes, only these.
+    /// Sends the head of a frame sealed, and only these bytes of its payload, which is announced as `announced` bytes.
     pub(crate) fn say_beginning(&mut self, head: &[u8], announced: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
         let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
@@ -291,26 +291,26 @@ impl Stranger {
         self.write(&bytes);
     }
 
-    /// Says frames at once, each in a record of its own.
+    /// Sends frames at once, each in its own record.
     pub(crate) fn say_each(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         let bytes: Vec<u8> = frames.into_iter().flat_map(|frame| self.sealed(&frame)).collect();
         self.write(&bytes);
     }
 
-    /// Says something, and the beginning of what comes next.
+    /// Sends bytes, and the beginning of the next record.
     pub(crate) fn say_and_begin(&mut self, bytes: &[u8], next: &[u8]) {
         let (mut bytes, next) = (self.sealed(bytes), self.sealed(next));
         bytes.extend_from_slice(&next[..next.len() / 2]);
         self.write(&bytes);
     }
 
-    /// Says these frames, many in a record and none cut, until the engine hangs up.
+    /// Sends these frames, many in a record and none cut, until the engine hangs up.
     pub(crate) fn say_all(&mut self, frames: impl Iterator<Item = Vec<u8>>) {
         let stream = self.stream.try_clone().unwrap();
         self.records_of(frames).all(|record| (&stream).write_all(&record).is_ok());
     }
 
-    /// These frames in sealed records, many in each and none cut, to be written in this order.
+    /// Seals these frames into records, many in each and none cut, to be written in this order.
     pub(crate) fn records_of(
         &mut self,
         frames: impl Iterator<Item = Vec<u8>>,
@@ -327,20 +327,20 @@ impl Stranger {
         })
     }
 
-    /// Says something and hangs up, both in one packet: the engine learns of both at once.
+    /// Sends bytes and hangs up, both in one packet: the engine sees both at once.
     pub(crate) fn say_last(&mut self, bytes: &[u8]) {
         SockRef::from(&self.stream).set_tcp_cork(true).unwrap();
         self.say(bytes);
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// Says something in clear.
+    /// Sends bytes in clear.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         // The engine may have hung up in the middle.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// What the engine answers to a hello, or in clear to what is none.
+    /// Reads the engine's answer to a hello, or the one in clear to something else.
     pub(crate) fn reply(&mut self) -> Reply {
         let (prefix, mut body) = self.words();
         match prefix.kind() {
@@ -350,8 +350,7 @@ impl Stranger {
         }
     }
 
-    /// The next answer to a chunk. That nothing has been taken so far is said by an engine that is
-    /// slow, as a sign of life, and answers none.
+    /// Reads the next answer to a chunk. A slow engine acknowledges frame 0 as a sign of life, which answers no chunk.
     pub(crate) fn ack(&mut self) -> AckFrame {
         loop {
             let ack = AckFrame::decode(&self.read_array::<ACK_BYTES>()).unwrap();
@@ -361,14 +360,15 @@ impl Stranger {
         }
     }
 
-    /// The next bytes of what comes in records.
+    /// Reads the next bytes that come in records.
     pub(crate) fn read_array<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         self.read_exact(&mut bytes).unwrap();
         bytes
     }
 
-    /// The same. An error leaves what came of a record unread, so that it can't be tried again.
+    /// Same as `read_array`, into a slice. An error loses the part of a record that was read, so the read can't be
+    /// repeated.
     pub(crate) fn read_exact(&mut self, out: &mut [u8]) -> std::io::Result<()> {
         while self.opened.len() < out.len() {
             let mut lengths = [0; RECORD_HEADER_BYTES];
@@ -387,7 +387,7 @@ impl Stranger {
         Ok(())
     }
 
-    /// Waits until the engine hangs up; whatever it says before is returned, as it came.
+    /// Waits until the engine hangs up, and returns whatever it sends before, as it came.
     pub(crate) fn last_words(&mut self) -> Vec<u8> {
         let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
@@ -400,7 +400,7 @@ impl Stranger {
         }
     }
 
-    /// At this end of a connection, where nothing was said.
+    /// Takes this end of a connection on which nothing was sent.
     pub(crate) fn on(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -422,7 +422,7 @@ impl Stranger {
         out
     }
 
-    /// The next message in clear.
+    /// Reads the next message in clear.
     pub(crate) fn words(&mut self) -> (Prefix, Vec<u8>) {
         let mut prefix = [0; PREFIX_BYTES];
         self.stream.read_exact(&mut prefix).unwrap();

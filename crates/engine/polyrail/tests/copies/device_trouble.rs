@@ -1,5 +1,5 @@
-//! Memory of devices when things go wrong, or go both ways at once: with a device that copies late
-//! and holds back when a test says so.
+//! Memory of devices when things go wrong, or go both ways at once: with a device that copies late and holds copies
+//! back on request of a test.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ fn duplex(settings: &[(&str, &str)]) -> Pair {
 
 #[test]
 fn both_directions_of_one_connection_carry_device_memory_byte_exact() {
-    // Sockets that take less than what is ready to be sent.
+    // Sockets that accept less than is ready to be sent.
     let settings = [
         ("path", "tcp"),
         ("progress", "caller"),
@@ -97,8 +97,8 @@ fn acknowledgements_behind_a_chunk_that_waits_for_room_are_heard() {
     for _ in 0..10 {
         there.hold(true);
         let back = p.b.write(&p.to_a, &near.all(), &remote(&p.b, &far).all()).unwrap();
-        // The first 256 fill the ring, one waits for room, and behind it comes the acknowledgement
-        // of what went the other way.
+        // The first 256 fill the ring, one waits for room, and behind it comes the acknowledgement of data in the other
+        // direction.
         let writes = (0..count as u64).map(|i| {
             let (at, len) = (i * len as u64, len as u64);
             p.a.write(&p.to_b, &source.slice(at, len).unwrap(), &all.slice(at, len).unwrap())
@@ -108,7 +108,7 @@ fn acknowledgements_behind_a_chunk_that_waits_for_room_are_heard() {
         for engine in [&p.a, &p.b] {
             for _ in 0..20 {
                 engine.progress();
-                // In between the other engine's bytes come.
+                // The other engine's bytes arrive in between.
                 std::thread::sleep(Duration::from_micros(100));
             }
         }
@@ -123,7 +123,7 @@ fn acknowledgements_behind_a_chunk_that_waits_for_room_are_heard() {
     assert!(FakeDevice::contents(&memory) == want);
 }
 
-/// Counts what is over.
+/// Counts the ends.
 #[derive(Default)]
 struct Ends(AtomicU64);
 
@@ -133,7 +133,7 @@ impl OnEnd for Ends {
     }
 }
 
-/// A write that devices copy from end to end, with and without a notification, told to `ends`.
+/// Posts a write that devices copy from end to end, with and without a notification, which reports to `ends`.
 fn direct_writes(p: &Pair, device: &Arc<FakeDevice>, ends: &Arc<Ends>) -> [Transfer; 2] {
     let (source, _) = on(device, &p.a, &[3; 1000]);
     let (target, _) = on(device, &p.b, &[0; 1000]);
@@ -144,7 +144,7 @@ fn direct_writes(p: &Pair, device: &Arc<FakeDevice>, ends: &Arc<Ends>) -> [Trans
         assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
         prepared.post().unwrap()
     });
-    // The regions may end when the copies are done.
+    // The regions may end once the copies are done.
     std::thread::spawn(move || drop((source, target)));
     transfers
 }
@@ -183,7 +183,7 @@ fn an_engine_that_closes_sees_the_copies_of_devices_through() {
     }
 }
 
-/// Two engines that take each other for another process; the first one has an observer.
+/// Makes two engines that treat each other as another process's; the first one has an observer.
 fn apart(settings: &[(&str, &str)], observer: Option<Arc<dyn Observer>>) -> Pair {
     let build = |observer: Option<Arc<dyn Observer>>| {
         let builder = builder().config(config(settings)).apart();
@@ -199,13 +199,13 @@ fn apart(settings: &[(&str, &str)], observer: Option<Arc<dyn Observer>>) -> Pair
     Pair { a, b, to_b, to_a }
 }
 
-/// How a write to a region of the peer goes.
+/// Returns the path of a write to a region of the peer.
 fn path_to(p: &Pair, source: &Region, target: &RemoteRegion) -> TransferPath {
     let write = Request::write(&p.to_b).segment(source.all(), target.all());
     p.a.prepare(write).unwrap().path().clone()
 }
 
-/// Does something when it is notified, and says how long that took.
+/// Runs a closure when it is notified, and measures how long that took.
 #[derive(Default)]
 struct Doer {
     what: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -223,7 +223,7 @@ impl Observer for Doer {
 }
 
 impl Doer {
-    /// Has it done on the proxy of `p.a` that takes the notification.
+    /// Runs a closure on the proxy of `p.a` that takes the notification.
     fn on_a_proxy(&self, p: &Pair, what: impl FnOnce() + Send + 'static) {
         *self.what.lock().unwrap() = Some(Box::new(what));
         p.b.notify(&p.to_a, b"now").unwrap().detach();
@@ -233,7 +233,7 @@ impl Doer {
     }
 }
 
-/// Far less than the times in `PATIENT`, after which whoever waits gives up.
+/// Far less than the times in `PATIENT`, after which a waiting call gives up.
 const UNWAITED: Duration = Duration::from_secs(10);
 
 const PATIENT: [(&str, &str); 2] = [("connect_timeout_ms", "30000"), ("peer_timeout_ms", "60000")];
@@ -256,7 +256,7 @@ fn a_callback_that_asks_for_a_peers_region_is_not_kept_waiting() {
     });
     let found = found.lock().unwrap().take().unwrap();
     assert!(found.contains("callbacks don't wait"), "{found}");
-    // But it has asked.
+    // But the question was sent.
     wait_for("the answer", || path_to(&p, &source, &there).kind == PathKind::PeerCopy);
 }
 
@@ -280,8 +280,8 @@ fn a_callback_that_drops_an_offered_region_is_not_kept_waiting_and_its_memory_is
     here.clone().import(&export).unwrap();
     here.hold(false);
     finished(&transfer);
-    // Nobody waited for the peer to hear of the end; until it does, what it writes goes to memory
-    // that is kept for it.
+    // The callback did not wait for the peer to learn of the end; until it does, its writes go to memory that is kept
+    // for it.
     wait_for("the peer to hear of it", || {
         let posted = prepared.post().unwrap().ended();
         assert!(matches!(posted, Ok(_) | Err(TransferError::Refused { .. })), "{posted:?}");
@@ -304,7 +304,7 @@ fn whoever_ends_a_region_second_waits_as_long_as_the_first() {
                     target.end();
                     assert!(released.load(Ordering::SeqCst), "a device was about to write there");
                 });
-                // The first is waiting when the second comes, and both wait for long enough to fail.
+                // The first waits when the second comes, and both wait for long enough to fail.
                 std::thread::sleep(Duration::from_millis(50));
             }
             released.store(true, Ordering::SeqCst);
@@ -343,7 +343,7 @@ fn memory_of_a_region_that_has_ended_is_kept_by_nobody() {
     }
 }
 
-/// Is busy with a notification until it may go on.
+/// An observer that is busy with a notification until it may go on.
 #[derive(Default)]
 struct Busy {
     may_go_on: Mutex<()>,
@@ -368,7 +368,7 @@ fn what_came_behind_a_copy_that_was_late_goes_on_with_it() {
         ("window_chunks", "1024"),
         ("staging_bytes", "64KiB"),
         ("gpu_chunk_bytes", "64KiB"),
-        // What stands still would be sent again after that.
+        // Stalled data would be sent again after that.
         ("rail_stall_ms", "20000"),
         ("peer_timeout_ms", "60000"),
     ];

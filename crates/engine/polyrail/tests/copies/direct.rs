@@ -1,5 +1,4 @@
-//! Transfers that a device copies from end to end, with a device that copies late and fails when a
-//! test says so.
+//! Transfers that a device copies from end to end, with a device that copies late and fails on request of a test.
 
 use std::time::Duration;
 
@@ -113,7 +112,7 @@ fn no_notification_comes_of_a_write_without_one() {
     let there = remote(&p.a, &target).all();
     let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), there)).unwrap();
     for _ in 0..2000 {
-        // Nobody waits: a proxy sees that the device is done.
+        // No call waits: a proxy notices that the device is done.
         prepared.post().unwrap().detach();
         assert!(p.a.drain(LONG).is_some());
     }
@@ -152,7 +151,7 @@ fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
     let failed = prepared.post().unwrap().ended();
     assert!(matches!(failed, Err(TransferError::Device { .. })), "{failed:?}");
     for _ in 0..8 {
-        // Each queue is used in turn; the one that failed is not.
+        // All queues are used, alternating, but not the one that failed.
         finished(&prepared.post().unwrap());
     }
     assert_eq!(FakeDevice::contents(&memory), [7; 1000]);
@@ -227,7 +226,7 @@ fn a_region_of_another_process_is_opened_once_and_copied_to_directly() {
     }
     assert!(FakeDevice::contents(&memory) == want);
     assert_eq!(sent_over_rails(&p.a), 0);
-    // The host's memory of another process is out of a device's reach.
+    // A device can't reach host memory of another process.
     let host = filled(&p.a, 8, 1);
     let write = Request::write(&p.to_b).segment(host.all(), remote.slice(0, 8).unwrap());
     assert_eq!(p.a.prepare(write).unwrap().path().kind, PathKind::Shared);
@@ -251,7 +250,7 @@ fn an_owner_that_drops_a_region_waits_for_copies_of_other_processes() {
     let refused = prepared.post().unwrap().ended();
     let code = RefusalCode::RegionDropped;
     assert!(matches!(refused, Err(TransferError::Refused { code: got, .. }) if got == code));
-    // And asked for again it goes another way, where it is refused.
+    // When prepared again, it takes another path, where it is refused.
     let again = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
     assert_eq!(again.path().kind, PathKind::Shared, "{}", again.path());
     assert!(again.post().unwrap().ended().is_err());

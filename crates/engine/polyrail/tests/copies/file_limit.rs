@@ -1,4 +1,5 @@
-//! A process whose files may have no bytes (`ulimit -f 0`): a file to the kernel is also shared memory. What can't be
+//! A process whose files may have no bytes (`ulimit -f 0`). To the kernel, shared memory is a file as well. A failed
+//! write is an error with its reason, and no signal ends the process. Each place runs in its own process.
 //! written is an error that says why, and no signal ends the process. Each place runs in a process of its own.
 
 use std::os::unix::process::ExitStatusExt;
@@ -85,7 +86,7 @@ fn still_works(engine: &Engine) {
 #[test]
 fn in_a_limited_process() {
     let Ok(place) = std::env::var(PLACE) else {
-        // Without the limit the memory that the places lack is there.
+        // Without the limit, the memory that these places lack can be made.
         assert!(polyrail_sys::SharedMemory::create(1 << 20, 7).is_ok());
         return;
     };

@@ -7,6 +7,7 @@ mod device_trouble;
 mod devices;
 mod direct;
 mod file_limit;
+mod files;
 mod shared;
 mod shared_stream;
 mod single_copy;

@@ -1,5 +1,5 @@
-//! Transfers through memory that both processes have open, between two engines that take each other
-//! for another process, with devices that reach no other, copy late, and fail when a test says so.
+//! Transfers through memory that both processes have open, between two engines that treat each other as another
+//! process's, with devices that reach no other, copy late, and fail on request of a test.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) const MODES: [&[(&str, &str)]; 5] = [
     &[("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("payload", "crc32c")],
 ];
 
-/// Writes, and says which way that took.
+/// Writes, and returns the path that was taken.
 fn write(p: &Pair, from: &Region, to: &RemoteRegion) -> Result<PathKind, TransferError> {
     let request = Request::write(&p.to_b).segment(from.all(), to.all());
     let prepared = p.a.prepare(request).unwrap();
@@ -36,14 +36,15 @@ fn path(p: &Pair, from: &Region, to: &RemoteRegion) -> String {
     p.a.prepare(request).unwrap().path().to_string()
 }
 
-/// Payload that rails carried, and that was left in shared memory.
+/// Returns the payload that rails carried, and that was left in shared memory.
 pub(super) fn moved(engine: &Engine) -> (u64, u64) {
     let peers = engine.stats().peers;
     let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes).sum();
     (rails, peers.iter().map(|peer| peer.shared_bytes).sum())
 }
 
-/// The way that carried `len` bytes between two counts of [`moved`]. A busy machine stalls rails, and then they carry chunks again.
+/// Names the path that carried `len` bytes between two counts of [`moved`]. A busy machine stalls rails, and then they
+/// carry chunks again.
 fn way_of(len: usize, before: (u64, u64), after: (u64, u64)) -> &'static str {
     match (after.0 - before.0, after.1 - before.1) {
         (rails, 0) if rails >= len as u64 => "rails",
@@ -57,7 +58,7 @@ fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
     let here = device(0);
     let len = 2_000_003;
     let (want, zeros) = (pattern(len, 9), vec![0; len]);
-    // The sender hears from the receive where that is.
+    // The sender learns from the receive where the memory is.
     let send = |p: &Pair, source: &Region, inbox: &Region| {
         let before = moved(&p.b);
         let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
@@ -73,13 +74,13 @@ fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
         inbox.write_at(0, &zeros).unwrap();
         assert_eq!(send(&p, &source, &inbox), "shared memory", "{mode:?}");
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-        // Short ones keep to the rails.
+        // Short ones take the rails.
         let short = p.a.receive(&p.to_b, 4, &inbox.all()).unwrap();
         let before = moved(&p.b);
         finished(&p.b.send(&p.to_a, 4, &source.slice(0, 65_536).unwrap()).unwrap());
         finished(&short);
         assert_eq!(way_of(65_536, before, moved(&p.b)), "rails", "{mode:?}");
-        // Between host memories it stays as it was.
+        // Between host memories nothing changes.
         assert_eq!(send(&p, &source, &room), "rails", "{mode:?}");
     }
     let tcp: &[(&str, &str)] = &[("path", "tcp")];
@@ -151,7 +152,7 @@ fn why_it_is_not_taken_is_said() {
     let p = apart(&[("path", "shared")], &[]);
     let said = path(&p, &filled(&p.a, 8, 1), &remote(&p.a, &zeroed(&p.b, 8)));
     assert_eq!(said, "shared memory: the setting path says so", "of the host, too");
-    // A device that pins no such memory, here and at the peer.
+    // A device that can't pin such memory, here and at the peer.
     for poor in [&here, &there] {
         poor.limit_pinned(1 << 30);
         let p = apart(&[("gpu_chunk_bytes", "64KiB")], &[("gpu_chunk_bytes", "64KiB")]);
@@ -248,18 +249,18 @@ fn a_lack_of_memory_that_passes_ends_sharing_for_a_while_only() {
         let (source, _) = on(&devices[0], &p.a, &want);
         let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
         let there = remote(&p.a, &target);
-        // When it is tried for the first time.
+        // On the first try.
         devices[poor].limit_pinned(0);
         let said = path(&p, &source, &there);
         assert!(said.starts_with("tcp: ") && said.contains("OUT_OF_MEMORY"), "{said}");
         devices[poor].limit_pinned(1 << 30);
         wait_for("memory to be shared", || path(&p, &source, &there).starts_with("shared"));
 
-        // When there is to be a ring: also a request that was prepared before comes back to it.
+        // When a ring is needed: a request that was prepared before returns to shared memory, too.
         let request = Request::write(&p.to_b).segment(source.all(), there.all());
         let prepared = p.a.prepare(request).unwrap();
         devices[poor].limit_pinned(0);
-        // There is none over rails, either.
+        // Rails have no ring, either.
         prepared.post().unwrap().ended().unwrap_err();
         devices[poor].limit_pinned(1 << 30);
         finished(&prepared.post().unwrap());
@@ -303,14 +304,14 @@ fn a_sender_that_is_gone_with_chunks_in_its_ring_hangs_nobody_and_changes_no_byt
     });
     assert!(transfer.is_over());
     drop(target);
-    // What landed of it is what was sent.
+    // The bytes that landed are those that were sent.
     let landed = FakeDevice::contents(&memory);
     let is_one_of = |(got, want): (&u8, &u8)| *got == 0 || got == want;
     assert!(landed.iter().zip(&want).all(is_one_of));
 }
 
-/// Flows are lost and their chunks sent again, while the device of the other side has still to copy
-/// the first ones: from places where nothing else may lie by then.
+/// Flows are lost and their chunks sent again, while the device of the other side has yet to copy the first ones, from
+/// places that must not be reused by then.
 #[test]
 fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
     let (here, there) = (device(0), device(1));
@@ -335,7 +336,7 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
         wait_for("a copy to be held back", || there.is_holding());
         p.ways_to_b.iter().for_each(|way| way.cut(Cut::Reset));
         wait_for("all flows to be lost", || lost_flows(&p.a) >= lost + p.ways_to_b.len() as u64);
-        // New connections, with new rings, on which the same chunks come again.
+        // Chunks come again on new connections, with new rings.
         let left = moved(&p.a).1;
         wait_for("chunks to come again", || moved(&p.a).1 > left + (200 << 10));
         there.hold(false);
@@ -347,7 +348,7 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
     }
 }
 
-/// Tries cases that wait, beside each other.
+/// Runs cases that mostly wait, all at once.
 fn at_once<T: Copy + Send + Sync>(cases: &[T], case: impl Fn(T) + Sync) {
     std::thread::scope(|scope| {
         for one in cases {
@@ -356,7 +357,7 @@ fn at_once<T: Copy + Send + Sync>(cases: &[T], case: impl Fn(T) + Sync) {
     });
 }
 
-/// So long that a proxy of a busy machine tells of its life more often.
+/// Long enough that a proxy of a busy machine sends signs of life more often.
 const PATIENT_STALL: (&str, &str) = ("rail_stall_ms", "1000");
 /// Several times as long as a rail may stall.
 const LONGER_THAN_A_STALL: Duration = Duration::from_millis(3500);
@@ -373,7 +374,7 @@ fn a_device_that_is_slow_at_either_end_costs_no_flow() {
         let all = remote(&p.a, &target).all();
         devices[slow].hold(true);
         let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
-        // The test is about this time.
+        // The time that the test is about.
         std::thread::sleep(LONGER_THAN_A_STALL);
         assert!(!transfer.is_over());
         devices[slow].hold(false);
@@ -389,8 +390,8 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         let (here, there) = (device(0), device(1));
         let settings = [("path", way), PATIENT_STALL];
         let p = apart(&settings, &settings);
-        // One flow's ring holds it all. Else the cancel might wait behind what the peer has no
-        // room for, until its device goes on.
+        // One flow's ring holds it all. Otherwise the cancel might wait behind chunks that the peer has no room for,
+        // until its device goes on.
         let (source, _) = on(&here, &p.a, &pattern(4 << 20, 5));
         let (target, _) = on(&there, &p.b, &vec![0; 4 << 20]);
         let (near, far) = (filled(&p.a, 100, 1), zeroed(&p.b, 100));
@@ -400,12 +401,12 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         wait_for("a copy to be held back", || there.is_holding());
         let is_landing = || p.b.dump().contains("transfers of the peer are landing");
         wait_for("the transfer to land", is_landing);
-        // The peer may hear of it before the next line.
+        // The peer may process it before the next line.
         transfer.cancel();
         wait_for("the cancel to arrive", || !is_landing());
-        // All that is acknowledged from now on would say that the transfer is over.
+        // From now on, any acknowledgement would mean that the transfer is over.
         let other = p.a.write(&p.to_b, &near.all(), &remote(&p.a, &far).all()).unwrap();
-        // The test is about this time.
+        // The time that the test is about.
         std::thread::sleep(LONGER_THAN_A_STALL);
         let over = (transfer.is_over(), other.is_over());
         there.hold(false);
@@ -450,7 +451,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     let here = device(0);
     let there = puppet.device(&engine);
     let (near, memory) = on(&here, &engine, &vec![0; PUPPET_BYTES]);
-    // What the peer has on its device, there and back, and what it has in its host memory.
+    // The peer's device memory, there and back, and its host memory.
     for (round, region) in [&there, &puppet.region, &there].into_iter().enumerate() {
         let read = Request::read(&peer).segment(near.all(), region.all());
         let prepared = engine.prepare(read).unwrap();
@@ -466,7 +467,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     }
     assert_eq!(moved(&engine), (0, 3 * PUPPET_BYTES as u64));
 
-    // It writes here, this end writes there, and it is killed.
+    // The peer writes here, this end writes there, and the peer is killed.
     near.write_at(0, &vec![0; PUPPET_BYTES]).unwrap();
     let (other, _) = on(&here, &engine, &pattern(PUPPET_BYTES, 4));
     puppet.flood(&engine, &near);
@@ -490,7 +491,7 @@ fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
     drop((near, other));
 }
 
-/// How often this process has a ring of this size mapped.
+/// Counts the rings of this size that this process has mapped.
 fn rings_mapped(bytes: u64) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_ring = |line: &&str| {
@@ -532,11 +533,11 @@ fn a_ring_that_is_still_copied_to_when_its_flow_goes_is_kept_no_longer_than_that
     wait_for("a copy to begin", || rings_mapped(RING) > 0);
     drop((target, to_a, b));
     wait_for("the peer to be lost", || to_b.lost().is_some());
-    // Time in which somebody could let go of it too early.
+    // Time in which the ring could be freed too early.
     std::thread::sleep(Duration::from_millis(50));
     assert!(rings_mapped(RING) > 0, "the device is about to copy to it");
     here.hold(false);
-    // Nothing else happens here that would have anybody look.
+    // No other event here would trigger a check.
     wait_for("the ring to be let go of", || rings_mapped(RING) == 0);
     transfer.ended().unwrap_err();
     drop(source);

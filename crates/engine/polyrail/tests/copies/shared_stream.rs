@@ -15,10 +15,10 @@ use rustix::process::Signal;
 
 const CALLER: &[(&str, &str)] = &[("progress", "caller"), ("rails", "127.0.0.1")];
 const RING: u64 = 1 << 20;
-/// Bytes that are offered: words, and a ring for each direction.
+/// Bytes of an offer: words, and a ring for each direction.
 const OFFERED: u64 = 4096 + 2 * RING;
-/// Where the words stand: whether the memory is open, the number of its layout, how far who connected has written and read, and how
-/// far the other end has.
+/// Offsets of words: whether the memory is open, the number of its layout, and how far the connecting end has written
+/// and read.
 const STATE: u64 = 0;
 const LAYOUT: u64 = 8;
 const WRITTEN: u64 = 128;
@@ -35,7 +35,7 @@ fn tells_of_sockets(engine: &Engine) -> bool {
     flows.into_iter().any(|flow| flow.rtt_us > 0 || !flow.congestion.is_empty())
 }
 
-/// Writes, reads and messages of many sizes between two engines that one thread drives in turn.
+/// Makes writes, reads and messages of many sizes between two engines that one thread drives alternately.
 fn exchange(p: &Pair) {
     for len in [1, 8, 513, 4096, 65_536, 300_001, 3 << 20] {
         let (source, target) = (filled(&p.a, len, len as u64), zeroed(&p.b, len));
@@ -44,7 +44,7 @@ fn exchange(p: &Pair) {
         let mut all = vec![p.b.receive(&p.to_a, 1, &message.all()).unwrap()];
         all.push(p.a.send(&p.to_b, 1, &source.all()).unwrap());
         let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
-        // The read may overtake what it is to bring.
+        // The read may overtake the write that it reads.
         drive(p, || write.try_wait().is_some());
         let back = zeroed(&p.a, len);
         all.push(p.a.read(&p.to_b, &back.all(), &there.all()).unwrap());
@@ -77,7 +77,7 @@ fn callers_of_one_host_share_memory_and_every_byte_arrives() {
         exchange(&p);
         assert_eq!(streams(&p.a) > 0, expected, "{}", p.a.dump());
         assert_eq!(streams(&p.b) > 0, expected, "{}", p.b.dump());
-        // What the idle socket beside it says is not the flow's.
+        // The idle socket's statistics are not the flow's.
         assert_eq!(tells_of_sockets(&p.a), !expected, "{:?}", p.a.stats());
     }
     // One end alone does not decide.
@@ -110,14 +110,14 @@ fn a_stopped_process_costs_its_connections_which_are_made_anew_and_nothing_is_lo
     assert!(write.try_wait().is_none(), "nobody can have taken it");
     puppet.signal(Signal::CONT);
     finished(&write);
-    // What it finds in the old memory when it goes on does not count any more.
+    // Bytes that it finds in the old memory when it goes on no longer count.
     finished(&engine.read(&peer, &back.all(), &there).unwrap());
     assert_eq!((peer.lost(), bytes(&back) == pattern(PUPPET_BYTES, seed)), (None, true));
     assert_eq!(puppet.ask(&format!("holds {seed}")), "true");
     assert!(streams(&engine) > 0, "{}", engine.dump());
 }
 
-/// Why CPUs do not copy a short write to the peer, which says how else it goes.
+/// Returns why CPUs do not copy a short write to the peer, which also names the path.
 fn way_of_a_short_write(p: &Pair) -> String {
     let (source, target) = (zeroed(&p.a, 8), zeroed(&p.b, 8));
     let there = remote(&p.a, &target);
@@ -147,7 +147,7 @@ fn the_path_of_a_short_write_says_whether_connections_share_memory_and_why_not()
     }
 }
 
-/// How often threads have slept that drive the engine.
+/// Returns how often threads that drive the engine have slept.
 fn sleeps(engine: &Engine) -> u64 {
     engine.stats().proxies.iter().map(|proxy| proxy.sleeps).sum()
 }
@@ -166,18 +166,18 @@ fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
             wait_for("it to sleep", || sleeps(&p.b) > before);
             let posted = Instant::now();
             p.a.notify(&p.to_b, b"wake up").unwrap().detach();
-            // Posting may leave it to the next call.
+            // Posting may leave the send to the next call.
             p.a.progress();
             waiter.join().unwrap().saturating_duration_since(posted)
         })
     };
-    // A sleep that nobody ends takes 100 ms.
+    // A sleep without a wake-up takes 100 ms.
     let mut waits: Vec<Duration> = (0..20).map(wait).collect();
     waits.sort();
     assert!(waits[10] < Duration::from_millis(50), "{waits:?}");
 }
 
-/// How long it takes to wake a thread that waits for another one's word, here and now.
+/// Measures how long it takes to wake a thread through a channel, here and now.
 fn plain_wake_up() -> Duration {
     let ((ready, is_ready), (tell, told)) = (mpsc::channel(), mpsc::channel());
     let waiter = std::thread::spawn(move || {
@@ -191,12 +191,12 @@ fn plain_wake_up() -> Duration {
     waiter.join().unwrap().saturating_duration_since(told_at)
 }
 
-/// Another thread drives the engine now and then, while one sleeps until something comes. Whatever the other one
-/// takes, the first is told: it does not find it only when its own sleep is over.
+/// Another thread drives the engine now and then, while one sleeps until something comes. Whatever the driving thread
+/// takes, it wakes the sleeping one, which must not find it only at the end of its own sleep.
 #[test]
 fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
     const MESSAGES: usize = 150;
-    /// Far below the 50 and 100 ms after which somebody looks all the same.
+    /// Far below the 50 and 100 ms after which a thread looks without a wake-up.
     const LATE: Duration = Duration::from_millis(35);
     for path in ["auto", "tcp"] {
         let p = pair(&[CALLER, &[("path", path), ("spin", "off")]].concat());
@@ -208,7 +208,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
                 scope.spawn(move || {
                     while !over.load(Ordering::Relaxed) {
                         engine.progress();
-                        // It calls now and then.
+                        // Calls now and then.
                         std::thread::sleep(Duration::from_micros(pause));
                     }
                 });
@@ -219,7 +219,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
                 let before = sleeps(&p.a);
                 let told = scope.spawn(|| (p.a.wait_notification(LONG).is_some(), Instant::now()));
                 wait_for("it to sleep", || sleeps(&p.a) > before);
-                // Takes what was acknowledged.
+                // Takes the acknowledgements.
                 p.b.progress();
                 p.b.notify(&p.to_a, b"wake up").unwrap().detach();
                 p.b.progress();
@@ -231,7 +231,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
             (late, plain)
         });
         println!("{path}: {late} of {MESSAGES} came late; {plain} wake-ups without an engine did");
-        // On a busy machine a thread has no CPU for so long now and then, whoever wakes it.
+        // On a busy machine a thread sometimes has no CPU for that long, whatever wakes it.
         assert!(
             late <= 2 * plain + MESSAGES / 18,
             "{path}: {late} of {MESSAGES} came late, not {plain}"
@@ -239,7 +239,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
     }
 }
 
-/// A stranger whose connection goes through memory that it can write to.
+/// Makes a stranger whose connection goes through memory that it can write to.
 fn offered(engine: &Engine) -> (Stranger, SharedMemory) {
     let memory = SharedMemory::create(OFFERED, 7).unwrap();
     memory.populate().unwrap();
@@ -276,24 +276,24 @@ fn garbage_in_shared_memory_costs_its_peer_the_connection_and_nothing_else() {
     let garbage: [&dyn Fn(&SharedMemory); 7] = [
         &|memory| word(memory, WRITTEN).store(u64::MAX, Ordering::Release),
         &|memory| word(memory, WRITTEN).store(RING + 1, Ordering::Release),
-        // No record begins so.
+        // No record begins with these bytes.
         &|memory| {
             memory.memory().write_at(4096, &[0xff; 64]).unwrap();
             word(memory, WRITTEN).store(64, Ordering::Release);
         },
-        // One that is long enough and sealed by nobody.
+        // A record that is long enough but not sealed.
         &|memory| {
             memory.memory().write_at(4096, &[40, 0, 0, 0, 0, 0, 0, 0]).unwrap();
             word(memory, WRITTEN).store(4096, Ordering::Release);
         },
-        // It never had so much to read. The engine looks when it has no room, or the connection ends.
+        // More than it ever had to read. The engine checks when it has no room, or the connection ends.
         &|memory| {
             word(memory, READ).store(1 << 50, Ordering::Release);
             word(memory, WRITTEN).store(u64::MAX, Ordering::Release);
         },
-        // It says that it has given up.
+        // The stranger marks the stream as given up.
         &|memory| word(memory, WRITTEN + 8).store(1, Ordering::Release),
-        // It writes anything anywhere while the engine reads.
+        // The stranger writes anything anywhere while the engine reads.
         &|memory| {
             let mut random = Random(7);
             for _ in 0..20_000 {
@@ -336,7 +336,7 @@ fn memory_that_may_not_be_opened_leaves_the_connection_to_its_socket() {
         (SharedPlace { token: 8, ..good }, "another file"),
         (SharedPlace { bytes: OFFERED, ..place(&small) }, "another file"),
         (place(&small), "bytes were offered, allowed is"),
-        // Opening it would do something.
+        // Opening it would have an effect.
         (SharedPlace { descriptor: 0, ..good }, "can't be opened"),
         (SharedPlace { process: u32::MAX, ..good }, "can't be opened"),
     ] {

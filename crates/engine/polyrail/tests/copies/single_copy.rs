@@ -13,7 +13,7 @@ use polyrail::{
 };
 use rustix::process::Signal;
 
-/// A process of its own, and this one's engine.
+/// A puppet process, and this one's engine.
 pub(super) struct Two {
     pub(super) engine: Engine,
     pub(super) puppet: Puppet,
@@ -27,8 +27,8 @@ impl Two {
         Self::with(engine, puppet)
     }
 
-    /// Once the puppet has said how its memory is reached: on a busy machine that takes longer than
-    /// a request waits.
+    /// Waits until the puppet has answered how its memory is reached: on a busy machine that takes longer than a
+    /// request waits.
     pub(super) fn with(engine: Engine, puppet: Puppet) -> Self {
         let peer = engine.add_peer(&puppet.metadata).unwrap();
         let two = Self { engine, puppet, peer };
@@ -39,7 +39,7 @@ impl Two {
         two
     }
 
-    /// Writes to the puppet, whatever way that takes, and says which.
+    /// Writes to the puppet, and returns the path that was taken.
     fn write(&self) -> String {
         let source = zeroed(&self.engine, PUPPET_BYTES);
         let request = Request::write(&self.peer).segment(source.all(), self.puppet.region.all());
@@ -48,7 +48,7 @@ impl Two {
         prepared.path().to_string()
     }
 
-    /// Copies from the whole of the puppet's memory, and asserts the path.
+    /// Reads the whole of the puppet's memory, and asserts the path.
     fn read(&self, into: &Region) -> Result<(), TransferError> {
         let request = Request::read(&self.peer).segment(into.all(), self.puppet.region.all());
         let prepared = self.engine.prepare(request).unwrap();
@@ -57,12 +57,12 @@ impl Two {
     }
 }
 
-/// What takes effect within a piece takes much less than the transfer.
+/// Checks that an event took effect within a piece, which takes much less than the transfer.
 fn soon(began: Instant) {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
-/// Waits until a peer writes into the region and no rail carries that.
+/// Waits until a peer writes into the region without using a rail.
 fn until_copied(engine: &Engine, room: &Region) {
     wait_for("its writes", || {
         let before = by_rails(engine);
@@ -93,7 +93,7 @@ fn bytes_of_any_size_and_alignment_arrive_in_one_process_and_no_rail_carries_the
         }
     }
     assert_eq!((by_rails(&p.a), p.a.stats().totals.peer_copy_bytes), (0, sum));
-    // What is short takes the rails.
+    // Short transfers take the rails.
     let (source, target) = (filled(&p.a, 8, 5), zeroed(&p.b, 8));
     finished(&p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap());
     assert_eq!((by_rails(&p.a), bytes(&target)), (8, pattern(8, 5)));
@@ -117,7 +117,7 @@ fn bytes_of_any_size_arrive_in_another_process_and_no_rail_carries_them() {
         assert!(bytes(&here) == want, "{len}");
     }
     assert_eq!(by_rails(engine), before);
-    // The other way, which the puppet finds by itself.
+    // In the other direction, which the puppet finds by itself.
     let room = zeroed(engine, PUPPET_BYTES);
     two.puppet.flood(&two.engine, &room);
     until_copied(&two.engine, &room);
@@ -127,7 +127,7 @@ fn bytes_of_any_size_arrive_in_another_process_and_no_rail_carries_them() {
 #[test]
 fn lists_of_segments_are_copied_to_their_places() {
     let two = Two::start(ON);
-    // Pieces of odd size and place, backwards, from two regions in turn.
+    // Pieces of odd size and place, backwards, from two regions alternately.
     let (count, len) = (1500_u64, 1021_u64);
     let patterns = [1, 2].map(|seed| pattern((count * len) as usize, seed));
     let sources =
@@ -166,7 +166,7 @@ fn a_notification_comes_when_the_bytes_are_in_place_and_says_that_the_transfer_i
     }
 }
 
-/// Its memory lives on, and its good-bye may not be read yet.
+/// The closed engine's memory lives on, and its goodbye may not be read yet.
 #[test]
 fn nothing_is_copied_to_or_from_an_engine_of_this_process_that_has_closed() {
     for progress in ["proxy", "caller"] {
@@ -189,7 +189,7 @@ fn nothing_is_copied_to_or_from_an_engine_of_this_process_that_has_closed() {
             let is_told = matches!(&refused, PostError::PeerGone { why: LostReason::Closed, .. });
             assert!(is_told, "progress={progress}: {refused}");
         }
-        // Who adds it only now is told the same.
+        // An engine that adds it only now gets the same error.
         let to_b = late.add_peer(&metadata).unwrap();
         let refused = late.write(&to_b, &filled(&late, 8, 1).all(), &there.slice(0, 8).unwrap());
         let refused = refused.map(drop).unwrap_err();
@@ -223,7 +223,7 @@ fn a_peer_that_is_stopped_in_mid_copy_is_lost_to_a_transfer_with_a_notification(
     let transfer = prepared.post().unwrap();
     two.puppet.signal(Signal::STOP);
     let began = Instant::now();
-    // A stopped process's memory can be copied to, but it takes note of nothing.
+    // A stopped process's memory can be copied to, but the process notices nothing.
     let ended = transfer.ended();
     assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}");
     soon(began);
@@ -246,7 +246,7 @@ fn a_writer_that_is_killed_or_stopped_in_mid_copy_keeps_no_region_from_ending() 
         let began = Instant::now();
         room.end();
         soon(began);
-        // From now on it is used for something else.
+        // From now on the memory is used for something else.
         let mine = vec![0xee; PUPPET_BYTES];
         memory.write_at(0, &mine).unwrap();
         if signal == Signal::STOP {
@@ -285,7 +285,7 @@ fn settings_and_rights_of_either_end_keep_bytes_on_the_rails_and_say_so() {
         assert!(targets.iter().all(|target| bytes(target) == pattern(1 << 20, 1)));
         assert_eq!(by_rails(&p.a), 2 << 20);
     }
-    // What a peer may only write, it may not have open.
+    // A peer must not open memory that it may only write.
     let p = apart(ON, ON);
     let source = filled(&p.a, 1 << 20, 1);
     let target = p.b.register(Memory::from(vec![0; 1 << 20]).with_access(Access::WRITE)).unwrap();
@@ -299,7 +299,7 @@ fn settings_and_rights_of_either_end_keep_bytes_on_the_rails_and_say_so() {
     assert!(bytes(&target) == pattern(1 << 20, 1));
 }
 
-/// The first requests do not wait for the peer to say whether it opens memory: the rails carry them.
+/// The first requests do not wait for the peer's answer whether it opens memory: the rails carry them.
 fn wait_until_shared(path: impl Fn() -> String) {
     wait_for("the answer whether it opens memory", || {
         let path = path();
@@ -308,11 +308,11 @@ fn wait_until_shared(path: impl Fn() -> String) {
     });
 }
 
-/// What is said of a request that goes through memory that both processes have open, before the reason.
+/// Path text of a request that goes through memory that both processes have open, before the reason.
 const SHARED: &str = "shared memory: both ends are on this host; no single copy: ";
 const RIGHTS: &str = "the peer may not both read and write it";
 
-/// Payload that was left in memory that the peer has open, so far.
+/// Returns the payload so far that was left in memory that the peer has open.
 fn shared_bytes(engine: &Engine) -> u64 {
     engine.stats().peers.iter().map(|peer| peer.shared_bytes).sum()
 }
@@ -321,7 +321,7 @@ fn shared_bytes(engine: &Engine) -> u64 {
 fn what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open() {
     let engine = engine(ON);
     let mut puppet = Puppet::start(&engine, ON);
-    // A write of the other process into what it may only write.
+    // A write of the other process into memory that it may only write.
     let target = Memory::from(vec![0; PUPPET_BYTES]).with_access(Access::WRITE);
     let target = engine.register(target).unwrap();
     assert_eq!(puppet.ask("fill 9"), "filled");
@@ -375,14 +375,14 @@ fn own_program() -> Command {
 
 /// A user that has no rights.
 const NOBODY: u32 = 65_534;
-/// What needs another user, or namespaces.
+/// Command for tests that need another user, or namespaces.
 const AS_ROOT: &str = "sudo -E cargo test -p polyrail --test copies single_copy";
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether another user may run this program, as it must where the folder is root's own.
+/// Whether another user may run this program, which its folder may forbid.
 fn may_be_run_by_nobody() -> bool {
     use std::os::unix::process::CommandExt;
     own_program().uid(NOBODY).arg("--list").output().is_ok_and(|output| output.status.success())
@@ -429,7 +429,7 @@ fn a_peer_in_another_pid_namespace_is_reached_over_the_rails() {
 #[test]
 fn a_peer_that_nobody_may_trace_is_reached_over_the_rails() {
     use std::os::unix::process::CommandExt;
-    // Root may trace anybody.
+    // Root may trace any process.
     if is_root() && !may_be_run_by_nobody() {
         return polyrail_skip::skip("another user can't run this program", AS_ROOT);
     }
@@ -451,6 +451,6 @@ fn a_peer_that_nobody_may_trace_is_reached_over_the_rails() {
     let order = format!("write {} {there}", hex(&target.metadata));
     let path = (0..100).map(|_| writer.ask(&order)).find(|path| !path.contains("answer")).unwrap();
     assert!(path.starts_with("tcp: ") && path.contains("PR_SET_DUMPABLE"), "{path}");
-    // The bytes are there all the same.
+    // The bytes are still there.
     assert_eq!(target.ask("holds 9"), "true");
 }

@@ -22,7 +22,7 @@ fn messages_of_any_size_arrive_in_one_process_and_no_rail_carries_them() {
         let request = Request::send(&p.to_b, 5).local(source.all());
         let prepared = p.a.prepare(request).unwrap();
         assert_eq!(prepared.path().kind, PathKind::SingleCopy, "{}", prepared.path());
-        // Now the one is first, then the other. A receive may have more room.
+        // Each of the two is first in some rounds. A receive may have more room.
         let receive = || p.b.receive(&p.to_a, 5, &target.all()).unwrap();
         let early = (round % 2 == 0).then(receive);
         let send = prepared.post().unwrap();
@@ -34,7 +34,7 @@ fn messages_of_any_size_arrive_in_one_process_and_no_rail_carries_them() {
         sum += len as u64;
     }
     assert_eq!((by_rails(&p.a), p.a.stats().totals.peer_copy_bytes), (0, sum));
-    // What is short takes the rails.
+    // Short messages take the rails.
     let mut sent = 0;
     for len in [8, SHORTEST as usize - 1] {
         let (source, target) = (filled(&p.a, len, 5), zeroed(&p.b, len));
@@ -67,7 +67,7 @@ fn a_message_that_is_too_long_takes_place_at_neither_end() {
 #[test]
 fn lists_of_parts_are_copied_to_their_places_in_one_process() {
     let p = pair(ON);
-    // Cut differently at each end, from and to two regions in turn, backwards at one end.
+    // Cut differently at each end, from and to two regions alternately, backwards at one end.
     let (count, len) = (600_usize, 1021_usize);
     let sources = [1, 2].map(|seed| filled(&p.a, count * len, seed));
     let targets = [zeroed(&p.b, count * len), zeroed(&p.b, count * len)];
@@ -95,7 +95,7 @@ fn messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them
     let (tags, rounds) = (16_u64, 20_u64);
     for len in [131_073_usize, 262_144, 262_145, 1_000_003] {
         let at = |tag: u64| tag * len as u64;
-        // Whatever landed before is another message's.
+        // All that landed before belongs to another message.
         let before = by_rails(&two.engine);
         assert_eq!(two.there.ask(&format!("echo {tags} {rounds} {len}")), "ready");
         let sources: Vec<_> = (0..tags)
@@ -132,7 +132,7 @@ fn messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them
 #[test]
 fn what_the_peer_refuses_goes_another_way_and_the_path_says_why() {
     let off: &[(&str, &str)] = &[("path", "device")];
-    // The peer refuses what it is asked for.
+    // The peer refuses the request.
     let refusals = [
         (off, Access::ALL, "the setting path says device"),
         (ON, Access::LOCAL, "the peer may not both read and write it"),
@@ -152,7 +152,7 @@ fn what_the_peer_refuses_goes_another_way_and_the_path_says_why() {
             assert_eq!(puppet.hear(), "send 1: 1048576 bytes");
             (by_rails(&engine) - before, puppet.ask("path_of_send 1048576"))
         };
-        // The first ones, until the peer's answers have come.
+        // The first messages, until the peer's answers have come.
         let began = Instant::now();
         loop {
             let (bytes, path) = carried_by_rails();

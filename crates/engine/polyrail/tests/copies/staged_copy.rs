@@ -16,7 +16,7 @@ use polyrail_gpu::fake::FakeDevice;
 
 const MOST: usize = 256 << 10;
 
-/// A process of its own with host memory, and this one's engine and device.
+/// A puppet process with host memory, and this one's engine and device.
 struct Two {
     engine: Engine,
     device: Arc<FakeDevice>,
@@ -25,8 +25,8 @@ struct Two {
 }
 
 impl Two {
-    /// Once the puppet has said how its memory is reached: on a busy machine that takes longer than
-    /// a request waits.
+    /// Waits until the puppet has answered how its memory is reached: on a busy machine that takes longer than a
+    /// request waits.
     fn start(here: &[(&str, &str)], there: &[(&str, &str)]) -> Self {
         let engine = engine(here);
         let puppet = Puppet::start(&engine, there);
@@ -52,14 +52,14 @@ impl Two {
         self.engine.prepare(Request::read(&self.peer).segment(to.all(), from)).unwrap()
     }
 
-    /// What the puppet has there, read to host memory.
+    /// Returns the puppet's bytes, read to host memory.
     fn holds(&self, at: usize, len: usize) -> Vec<u8> {
         let room = zeroed(&self.engine, len);
         finished(&self.engine.read(&self.peer, &room.all(), &self.there(at, len)).unwrap());
         bytes(&room)
     }
 
-    /// Payload that rails carried, also in shared memory.
+    /// Returns the payload that rails carried, also in shared memory.
     fn by_rails(&self) -> u64 {
         let stats = self.engine.stats();
         let shared: u64 = stats.peers.iter().map(|peer| peer.shared_bytes).sum();
@@ -94,7 +94,7 @@ fn bytes_of_any_size_arrive_both_ways_and_nothing_else_carries_them() {
         assert!(FakeDevice::contents(&memory) == want, "{len} bytes");
     }
     assert_eq!(two.by_rails(), before);
-    // Nothing was written beside it.
+    // Nothing was written outside of the target.
     let last = 5 + MOST;
     assert!(two.holds(last, 1000) == pattern(PUPPET_BYTES, PUPPET_SEED)[last..last + 1000]);
 }
@@ -119,11 +119,11 @@ fn pieces_land_each_in_its_place_and_a_notification_comes_after_them() {
     assert!(is_staged(&read), "{}", read.path());
     finished(&read.post().unwrap());
     assert!(FakeDevice::contents(&memory) == want);
-    // One more, and another way is better.
+    // With one more piece, another path is better.
     let one_more = pairs(&source).into_iter().chain(pairs(&source).pop());
     let many = two.engine.prepare(Request::write(&two.peer).segments(one_more)).unwrap();
     assert_eq!(many.path().kind, PathKind::Shared, "{}", many.path());
-    // The puppet looks at all of its region when it hears of a part, which is the last one.
+    // The puppet compares all of its region when it gets the notification of the last part.
     for at in (0..PUPPET_BYTES).step_by(MOST) {
         let (source, _) = on(&two.device, &two.engine, &pattern(PUPPET_BYTES, 5)[at..at + MOST]);
         let write = Request::write(&two.peer).segment(source.all(), two.there(at, MOST));
@@ -160,7 +160,7 @@ fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
         finished(&write.post().unwrap());
         assert!(two.holds(0, len) == pattern(len, 1), "{expected}");
     }
-    // What the device has no pinned memory for.
+    // A copy for which the device has no pinned memory.
     let two = Two::start(ON, ON);
     let poor = FakeDevice::new(3, Duration::ZERO, 3);
     poor.limit_pinned(0);
@@ -169,7 +169,7 @@ fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
     let (kind, why) = &write.path().not_possible()[1];
     let is_said = why.to_string().contains("OUT_OF_MEMORY");
     assert!(*kind == PathKind::SingleCopy && is_said, "{:?}", write.path());
-    // It has some for one stage, and all threads take turns with that.
+    // The device has some for one stage, and all threads alternate with that.
     poor.limit_pinned(300 << 10);
     let (source, _) = on(&poor, &two.engine, &pattern(MOST, 8));
     let write = two.write(&source, two.there(0, MOST));
@@ -218,7 +218,7 @@ fn a_cancelled_or_late_transfer_ends_with_the_piece_that_the_device_copies() {
     transfer.cancel();
     waits_for_copies(&two.device, || {
         let ended = transfer.ended();
-        // With several threads every piece may have begun.
+        // With several threads, every piece may have begun.
         assert!(matches!(ended, Err(TransferError::Cancelled) | Ok(_)), "{ended:?}");
     });
     stays_as_it_is(&memory);
@@ -234,7 +234,7 @@ fn a_cancelled_or_late_transfer_ends_with_the_piece_that_the_device_copies() {
 fn who_waits_for_a_time_waits_no_longer_where_the_device_does_not_go_on() {
     let two = Two::start(ON, ON);
     let (target, _) = on(&two.device, &two.engine, &vec![0; 12 * 4096]);
-    // More than there are threads that copy, so that some are left to whoever waits.
+    // More than there are threads that copy, so that some are left to waiting threads.
     let read = |at: usize| {
         let here = target.slice(at as u64, 4096).unwrap();
         Request::read(&two.peer).segment(here, two.there(at, 4096))
@@ -314,7 +314,7 @@ fn a_device_that_fails_sends_the_transfer_over_the_rails_and_the_next_is_copied_
     finished(&write.post().unwrap());
     assert_eq!(two.by_rails() - before, len as u64);
     assert!(two.holds(0, len) == pattern(len, 6));
-    // With another queue, and host memory was not given up either.
+    // The device uses another queue, and host memory was not given up either.
     let before = two.by_rails();
     finished(&write.post().unwrap());
     assert!(two.holds(0, len) == pattern(len, 6));

@@ -1,4 +1,4 @@
-//! Failures in the middle of a copy by CPUs: one table for all ways between two ends of one host.
+//! Failures in the middle of a copy by CPUs: one table for all paths between two ends of one host.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use polyrail::{Engine, Memory, PathKind, Peer, Region, RemoteRegion, Request, Tr
 use polyrail_proto::error::FAILURES as KINDS;
 use rustix::process::Signal;
 
-/// Bytes of a region that long messages are made of, as many times as a receive may have parts.
+/// Bytes of the region that long messages consist of, repeated as often as a receive may have parts.
 const ROOM: usize = 32 << 20;
 const TIMES: u64 = 1024;
-/// Neither end sends it.
+/// A byte that neither end sends.
 const MINE: u8 = 0xee;
 /// Places of a region at which late copies are looked for.
 const MARKS: u64 = 16 << 10;
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Send,
 }
 
-/// Something that ends a copy.
+/// An event that ends a copy.
 struct Failure {
     name: &'static str,
     happen: fn(&mut Ends),
@@ -88,7 +88,7 @@ const FAILURES: &[Failure] = &[
     Failure { timeouts_ms: [400, 0], ..here("late here", |_| {}, "deadline") },
     here("region ends here", |it| it.room.end(), "region_dropped"),
     Failure {
-        // In one process the receiver may know first, and refuses then what is still to be copied.
+        // In one process the receiver may learn of it first, and then refuses the rest of the copy.
         ends: ["peer_lost", "peer_lost", "peer_lost refused_not_expected"],
         far_ends: [""; 2],
         goes_on: false,
@@ -116,7 +116,7 @@ const FAILURES: &[Failure] = &[
         [STILL_READ, "peer_lost", "peer_lost"],
     ),
     Failure {
-        // It is to be cancelled before the process is given up, also where CPUs are short.
+        // The cancel must come before the process is given up, also where CPUs are short.
         settings: &[("path", "auto"), ("peer_timeout_ms", "4000")],
         ..process(
             "cancelled while the process is stopped",
@@ -157,13 +157,13 @@ pub(super) struct Ends {
     kind: Kind,
     pub(super) engine: Engine,
     pub(super) peer: Peer,
-    /// The room's.
+    /// Memory of the room.
     memory: Memory,
     pub(super) room: Region,
     pub(super) there: There,
     region_there: RemoteRegion,
     transfer: Option<Transfer>,
-    /// By the other end when the failure happened.
+    /// Answer of the other end at the time of the failure.
     said: Option<String>,
 }
 
@@ -201,14 +201,14 @@ impl There {
 }
 
 impl Kind {
-    /// The order to the other end.
+    /// Returns the order to the other end.
     fn order(self) -> &'static str {
         if self == Self::Receive { "send" } else { "receive" }
     }
 }
 
 impl Ends {
-    /// Once each end knows where the other's memory is: before that, rails carry transfers.
+    /// Starts both ends. Returns once each knows where the other's memory is: before that, rails carry transfers.
     pub(super) fn start(kind: Kind, is_one_process: bool, settings: Settings) -> Self {
         let len = if kind == Kind::Read { PUPPET_BYTES } else { ROOM };
         let (engine, peer, region_there, there) = if is_one_process {
@@ -244,7 +244,7 @@ impl Ends {
         it
     }
 
-    /// The other end sends, or receives, until no rail carries that.
+    /// Has the other end send, or receive, until no rail carries the messages.
     fn until_copied(&mut self, room: &Region, order: &str) {
         let Self { engine, peer, there, .. } = self;
         wait_for("a message to be copied", || {
@@ -261,7 +261,7 @@ impl Ends {
         });
     }
 
-    /// Begins a transfer of many seconds, some bytes of which have been copied when this returns.
+    /// Begins a transfer of many seconds. Some of its bytes have been copied when this returns.
     fn begin(&mut self, failure: &Failure) {
         let [here_ms, there_ms] = failure.timeouts_ms;
         let (kind, before) = (self.kind, by_rails(&self.engine));
@@ -305,7 +305,7 @@ impl Ends {
         self.transfer.as_ref().unwrap()
     }
 
-    /// The kind of error, when nothing of it is under way any more.
+    /// Returns the kind of error, when nothing of the transfer is under way any more.
     fn ended(&self) -> &'static str {
         let Some(transfer) = &self.transfer else {
             wait_for("its end", || self.engine.stats().ops_outstanding == 0);
@@ -314,7 +314,7 @@ impl Ends {
         KINDS[transfer.ended().expect_err("most of it was not copied").kind().unwrap()]
     }
 
-    /// Returns the outcome of a message at its other end, which may have said so when the failure happened.
+    /// Returns the outcome of a message at its other end, which may have reported it when the failure happened.
     fn ended_there(&mut self) -> String {
         if let There::Process(puppet) = &self.there {
             puppet.signal(Signal::CONT);
@@ -334,9 +334,9 @@ impl Ends {
         assert_eq!(by_rails(&self.engine), before);
     }
 
-    /// The user of memory whose transfer is over uses it for something else.
+    /// Reuses the memory of a transfer that is over.
     fn reuse(&self) {
-        // It leaves most bytes alone, so that those that land meanwhile are seen.
+        // Leaves most bytes alone, so that those that land meanwhile are detected.
         let step = self.memory.len() / MARKS;
         (0..MARKS).for_each(|mark| self.memory.write_at(mark * step, &[MINE]).unwrap());
     }
@@ -367,14 +367,14 @@ fn try_one(mut it: Ends, failure: &Failure, ends: &str) {
     // A failure takes effect within a piece, which takes much less than the transfer.
     let limit = match kind {
         Kind::Read => Duration::from_secs(20),
-        // A stopped process's memory can be copied to, but it takes note of nothing.
+        // A stopped process's memory can be copied to, but the process notices nothing.
         Kind::Send if failure.needs_process => LONG,
         _ => Duration::from_secs(10),
     };
     let soon = || assert!(began.elapsed() < limit, "{name}: {:?}", began.elapsed());
     (failure.happen)(&mut it);
     soon();
-    // Memory that has ended is read no more, also by a reader that does not know yet.
+    // Memory that has ended is no longer read, even by a reader that does not know yet.
     let is_read_no_more = ends == "refused_region_dropped";
     if is_read_no_more {
         it.reuse();
@@ -403,7 +403,7 @@ fn try_one(mut it: Ends, failure: &Failure, ends: &str) {
     }
     it.assert_mine(name);
     drop(it);
-    // Its threads have ended, too.
+    // The engine's threads have ended, too.
     assert!(failure.goes_on || began.elapsed() < limit, "{name}: {:?}", began.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! Ways back: after an outage that lasted too long, after good-bye, and after a removal.
+//! Reconnection: after an outage that lasted too long, after a goodbye, and after a removal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ fn works(a: &Engine, to_b: &Peer, b: &Engine) {
     assert!(bytes(&back) == pattern(1 << 20, 1));
 }
 
-/// All rails are away until both have given each other up; then the client comes back.
+/// Breaks all rails until both have given each other up; then the client comes back.
 fn an_outage_that_both_notice(settings: &[(&'static str, &'static str)]) {
     let p = RelayedPair::new(&with(&[IMPATIENT, settings].concat()));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _tell = TellOnDrop(&over);
-        // Makes progress where callers do.
+        // Makes progress if callers have to.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 p.b.wait_notification(Duration::from_millis(20));
@@ -44,7 +44,7 @@ fn an_outage_that_both_notice(settings: &[(&'static str, &'static str)]) {
         let again = p.a.add_peer(&p.metadata_of_b()).unwrap();
         works(&p.a, &again, &p.b);
         assert_eq!(again.lost(), None);
-        // The server learns who it is, knows it by what its user gave, and can write to it.
+        // The server learns the client's identity, finds it by the metadata that its user gave, and can write to it.
         let back = p.b.accept_peer(LONG).expect("it joined");
         assert_eq!(back.instance(), p.a.instance());
         works(&p.b, &back, &p.a);
@@ -58,16 +58,16 @@ fn a_client_comes_back_after_an_outage_that_both_noticed() {
 
 #[test]
 fn a_client_comes_back_after_an_outage_where_callers_make_the_progress() {
-    // Bytes in memory that both have open would pass a relay until its end of the connection is seen.
+    // Bytes in memory that both have open would bypass a relay until its end of the connection is noticed.
     an_outage_that_both_notice(&[CALLER, ("path", "tcp")]);
 }
 
 #[test]
 fn a_client_comes_back_to_a_server_that_has_not_noticed_its_absence() {
-    // The server is patient: it would notice in the end.
+    // The server is patient: it would notice only late.
     let p = RelayedPair::of(&with(IMPATIENT), RAILS);
     works(&p.a, &p.to_b, &p.b);
-    // Nothing gets through any more, and nobody is told that it does not.
+    // Nothing gets through any more, and no end gets an error.
     p.relays().for_each(|relay| relay.set(|mood| mood.stalled = true));
     let late = p.a.notify(&p.to_b, b"too late").unwrap();
     assert!(matches!(late.ended(), Err(TransferError::PeerLost { .. })));
@@ -90,7 +90,7 @@ fn one_that_said_good_bye_is_welcome_again() {
     works(&p.a, &p.to_b, &p.b);
     p.a.remove_peer(&p.to_b);
     wait_for("the other to hear of it", || p.to_a.lost().is_some());
-    // Its user adds it again, and nobody has to do anything at the other end.
+    // The user adds the peer again; the other end needs to do nothing.
     let again = p.a.add_peer(&p.b.metadata()).unwrap();
     works(&p.a, &again, &p.b);
 }
@@ -108,7 +108,7 @@ fn one_that_was_removed_comes_back_when_both_want_it_and_the_advice_says_so() {
         }
         other => panic!("{other:?}"),
     }
-    // As it says; who begins does not matter.
+    // As the advice says; either may begin.
     let to_a = p.b.add_peer(&p.a.metadata()).unwrap();
     works(&p.b, &to_a, &p.a);
     let to_b = p.a.add_peer(&p.b.metadata()).unwrap();
@@ -116,7 +116,7 @@ fn one_that_was_removed_comes_back_when_both_want_it_and_the_advice_says_so() {
     assert_eq!((to_a.lost(), to_b.lost()), (None, None));
 }
 
-/// Neither waits for the other: a session of one may be heard by one of the other that is over by then.
+/// Neither waits for the other: a session of one may reach a session of the other that is over by then.
 #[test]
 fn two_whose_users_add_each_other_whenever_they_are_lost_find_together() {
     /// Notifications in a row that are answered.

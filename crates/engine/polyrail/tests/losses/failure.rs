@@ -68,7 +68,7 @@ fn cut_again_and_again(p: &RelayedPair) {
     }
     assert!(p.resent() > 0, "no cut hit a chunk in flight");
     assert!(p.a.stats().peers[0].rails[1].down_count > 0);
-    // It takes part again.
+    // The rail takes part again.
     let before = tx_bytes(&p.a, 1);
     let since = Instant::now();
     while tx_bytes(&p.a, 1) == before {
@@ -126,9 +126,8 @@ fn all_rails_may_go_down_and_come_back_where_callers_make_the_progress() {
     all_rails_go_down_and_come_back(&with(&[CALLER]));
 }
 
-/// Stalls a rail in the middle of `transfer`, which puts a pattern of `seed` into `room` of
-/// `receiver`. Once it is complete, by the other rails, the memory is used again, and then the rail
-/// brings what it had taken.
+/// Stalls a rail in the middle of `transfer`, which puts a pattern of `seed` into `room` of `receiver`. Once the
+/// transfer is complete, by the other rails, the memory is reused, and then the rail delivers the bytes that it held.
 fn late_bytes(
     p: &RelayedPair,
     (sender, relay): (&Engine, &Relay),
@@ -150,7 +149,7 @@ fn late_bytes(
         let mine = vec![0xab; len];
         room.write_at(0, &mine).unwrap();
         relay.set(|mood| mood.stalled = false);
-        // It may have been idle by chance.
+        // The rail may have been idle by chance.
         if p.resent() > before.0 {
             wait_for("the late bytes to arrive", || discarded() > before.1);
             hits += 1;
@@ -216,7 +215,7 @@ fn messages_posted_while_all_rails_are_down_keep_their_order() {
     let count = 10_000u64;
     let source = filled(&p.a, count as usize, 1);
     let send = |n: u64| {
-        // Long enough in all for deadlines to be looked at a few times meanwhile.
+        // Long enough in all for some checks of deadlines meanwhile.
         let until = Instant::now() + Duration::from_micros(40);
         while Instant::now() < until {
             std::hint::spin_loop();
@@ -252,7 +251,7 @@ fn damaged_payload_is_noticed_by_the_checksum_and_sent_again() {
 
 #[test]
 fn a_transfer_that_was_cancelled_in_mid_frame_ends_when_its_peer_is_lost() {
-    // Frames that fill the sockets, and nobody who gives a rail up meanwhile.
+    // Frames that fill the sockets, and no rail is given up meanwhile.
     let p = RelayedPair::new(&with(&[("chunk_bytes", "8MiB"), ("rail_stall_ms", "30000")]));
     Write::post(&p, 1 << 20, 1).check();
     p.relays().for_each(|relay| relay.set(|mood| mood.stalled = true));

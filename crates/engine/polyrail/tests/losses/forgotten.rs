@@ -1,6 +1,6 @@
-//! An engine remembers a bounded number of peers that it has given up. What it forgets must not let a
-//! session go on that is over here: half of a transfer landed in that one, and the other half would
-//! land in a new one, so that its sender calls it done and nobody ever hears of it.
+//! An engine remembers a bounded number of peers that it has given up. A session that is over here must not go on after
+//! it is forgotten: half of a transfer landed in the old session and the other half would land in a new one, so its
+//! sender would consider it done and it would never be delivered.
 
 use std::net::TcpListener;
 use std::slice::from_ref;
@@ -13,15 +13,15 @@ use polyrail::{Engine, Peer, Region, Request, Transfer, TransferError};
 
 /// More than an engine remembers.
 const OTHERS: usize = 4100;
-/// Far more than passes in the time in which a test notices that some of it has passed.
+/// Far more than passes before a test notices that some of it has passed.
 const BYTES: usize = 64 << 20;
 
-/// An engine that gives its peers up after so many milliseconds.
+/// Makes an engine that gives its peers up after this time.
 fn that_waits(peer_timeout_ms: &'static str) -> Engine {
     engine(&with(&[("rails", "127.0.0.1"), ("peer_timeout_ms", peer_timeout_ms)]))
 }
 
-/// It has others added and removed, one after the other.
+/// Adds and removes other peers, one after the other.
 fn others_come_and_go(engine: &Engine) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -32,7 +32,7 @@ fn others_come_and_go(engine: &Engine) {
     wait_for("the others to be gone", || engine.peers().is_empty());
 }
 
-/// Writes until a part has passed the relay, and then nothing passes any more.
+/// Writes until a part has passed the relay, and then stalls it.
 fn cut_off_in_a_write(
     own: &Engine,
     to_other: &Peer,
@@ -57,13 +57,13 @@ fn a_session_that_is_over_does_not_go_on_once_that_is_forgotten() {
     let (known, served, hasty) = (that_waits("60000"), that_waits("60000"), that_waits("1000"));
     let to_hasty = [Relay::to(hasty.addresses()[0]), Relay::to(hasty.addresses()[0])];
     let to_known = Relay::to(known.addresses()[0]);
-    // Both of these say hello.
+    // Both of these send a hello.
     to_hasty[0].set(|mood| mood.stalled = true);
     let of_known = hasty.add_peer(&metadata_through(&known, from_ref(&to_known))).unwrap();
     let by_known = known.add_peer(&metadata_through(&hasty, &to_hasty[..1])).unwrap();
     to_hasty[0].set(|mood| mood.stalled = false);
     hasty.notify(&of_known, b"hello").unwrap().ended().unwrap();
-    // This one hears nothing of the session in which it is heard.
+    // This one learns nothing of the session in which it is served.
     let by_served = served.add_peer(&metadata_through(&hasty, &to_hasty[1..])).unwrap();
     let of_served = hasty.accept_peer(LONG).unwrap();
 

@@ -1,4 +1,4 @@
-//! How soon a process that was killed is noticed, and what is not taken for one.
+//! Time in which a killed process is noticed, and cases that must not be mistaken for one.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,7 +16,7 @@ const AT_ONCE: Duration = Duration::from_secs(7);
 const PROXIES: &[(&str, &str)] = &[];
 const CALLERS: &[(&str, &str)] = &[CALLER];
 
-/// Kills the peer and says when it was noticed.
+/// Kills the peer and prints when it was noticed.
 fn kill(puppet: &mut Puppet, ends: impl FnOnce()) {
     puppet.kill();
     let since = Instant::now();
@@ -46,7 +46,7 @@ fn ends_for_want_of_a_peer(transfer: &Transfer) {
     }
 }
 
-/// A peer that this engine has added and uses, for long enough that its flows are no new ones.
+/// Adds a peer and uses it, for long enough that its flows are not new.
 fn one_that_is_used(settings: &[(&str, &str)]) -> (Engine, Puppet, Peer, Region, Transfer) {
     let engine = engine(settings);
     let puppet = Puppet::start(&engine, settings);
@@ -60,8 +60,8 @@ fn one_that_is_used(settings: &[(&str, &str)]) -> (Engine, Puppet, Peer, Region,
     (engine, puppet, peer, room, waits)
 }
 
-/// A peer that has added this engine, connects the flows and writes; this engine has given nothing
-/// to it, or waits for something of it.
+/// Makes a peer that has added this engine, connects the flows and writes; this engine has sent nothing to it, or waits
+/// for something from it.
 fn one_that_came(
     settings: &[(&str, &str)],
     waits: bool,
@@ -97,7 +97,7 @@ fn a_receive_ends_at_once_where_callers_make_the_progress() {
     assert!(is_gone(&peer));
 }
 
-/// Nothing was ever up, so it is not known whether any rail leads there.
+/// No flow was ever up, so it is not known whether any rail reaches the peer.
 #[test]
 fn a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time() {
     let engine = engine(&[("peer_timeout_ms", "60000")]);
@@ -113,7 +113,7 @@ fn a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time() {
     assert!(is_gone(&peer));
 }
 
-/// It connects the flows both ways, so this engine has none of its own to connect again.
+/// The peer connects the flows both ways, so this engine has no flow to reconnect.
 #[test]
 fn a_peer_that_connected_both_ways_is_lost_at_once() {
     let (_engine, mut puppet, peer, _room, waits) = one_that_came(CALLERS, true);
@@ -136,7 +136,7 @@ fn a_peer_that_came_and_is_waited_for_is_lost_at_once() {
     assert!(is_gone(&peer));
 }
 
-/// Nobody reads its flows while the inbox is full, so nobody sees that they have ended.
+/// The flows are not read while the inbox is full, so their end is not noticed there.
 #[test]
 fn a_peer_that_is_killed_while_the_inbox_is_full_is_lost_at_once() {
     let engine = engine(&[("notification_queue", "2")]);
@@ -154,7 +154,7 @@ fn a_peer_that_is_killed_while_the_inbox_is_full_is_lost_at_once() {
     assert!(is_gone(&peer));
 }
 
-/// Both have flows to each other; then no rail to `b` takes a connection any more.
+/// Both have flows to each other; then no rail to `b` accepts a connection any more.
 fn refused_on(
     rails: usize,
     more: &[(&'static str, &'static str)],
@@ -194,7 +194,7 @@ fn a_refusal_on_every_rail_ends_a_peer_that_has_no_flow_left() {
 fn a_refusal_on_some_rails_while_others_are_silent_ends_nothing_at_once() {
     let (mut p, _room, waits) = refused_on(2, &[("peer_timeout_ms", "1500")]);
     p.ways_to_a.clear();
-    // As if their cables were cut: whoever connects gets no answer.
+    // As if their cables were cut: connection attempts get no answer.
     p.ways_to_b.iter().for_each(|way| way.set(|mood| mood.stalled = true));
     p.ways_to_b.iter().for_each(|way| way.cut(Cut::Reset));
     let since = Instant::now();
@@ -230,7 +230,7 @@ fn rails_that_reset_every_connection_for_a_moment_end_nothing() {
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
 }
 
-/// Whoever listens at an address of a peer can say that, and proves nothing by it.
+/// Any listener at an address of a peer can send that, and it proves nothing.
 #[test]
 fn a_clear_word_of_another_version_does_not_end_a_peer_that_was_connected() {
     let (mut p, _room, waits) = refused_on(0, &[("peer_timeout_ms", "1500")]);
@@ -240,7 +240,7 @@ fn a_clear_word_of_another_version_does_not_end_a_peer_that_was_connected() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let stranger = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        // Kept, so that what was said is not lost by a reset.
+        // Kept, so that a reset does not lose the answer.
         let mut taken = Vec::new();
         for mut stream in listener.incoming().map_while(Result::ok) {
             if stream.read(&mut [0; 4096]).is_ok() && stream.write_all(&words).is_ok() {

@@ -1,4 +1,4 @@
-//! Peers in processes of their own that are killed, stopped and started again in mid-transfer.
+//! Peers in their own processes that are killed, stopped and started again in mid-transfer.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use polyrail::{Engine, Peer, PostError, Region, Transfer, TransferError};
 use polyrail_skip::HeldPort;
 use rustix::process::Signal;
 
-/// What a loaded machine may add to a deadline.
+/// Time that a loaded machine may add to a deadline.
 const MARGIN: Duration = Duration::from_secs(8);
 const TIMEOUT: Duration = Duration::from_millis(1200);
 
@@ -16,7 +16,7 @@ const QUICK: &[(&str, &str)] = &[("peer_timeout_ms", "1200"), ("reconnect_max_ms
 const QUICK_CALLER: &[(&str, &str)] =
     &[("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200"), ("progress", "caller")];
 
-/// One transfer of each kind that can't be over by itself, and a lot of writes and reads.
+/// Posts one transfer of each kind that can't end by itself, and many writes and reads.
 fn one_of_each(engine: &Engine, peer: &Peer, puppet: &Puppet, room: &Region) -> Vec<Transfer> {
     let (there, part) = (puppet.region.all(), room.slice(0, PUPPET_BYTES as u64).unwrap());
     let mut transfers = Vec::new();
@@ -85,7 +85,7 @@ fn a_killed_peer_ends_every_transfer_also_where_callers_make_the_progress() {
     killed(QUICK_CALLER);
 }
 
-/// A stopped process keeps its connections; only its silence tells.
+/// A stopped process keeps its connections; only its silence shows.
 fn stopped(settings: &[(&str, &str)]) {
     let engine = engine(settings);
     let mut puppet = Puppet::start(&engine, settings);
@@ -104,7 +104,7 @@ fn stopped(settings: &[(&str, &str)]) {
         assert!(reasons.iter().any(|reason| why.contains(reason)), "no silence in: {why}");
         assert!(why.contains("rail lo@127.0.0."), "no rail in: {why}");
     }
-    // The memory is ours again.
+    // The memory is this engine's again.
     let mine = vec![0xee; PUPPET_BYTES];
     flooded.write_at(0, &mine).unwrap();
     room.write_at(0, &mine).unwrap();
@@ -125,10 +125,10 @@ fn a_stopped_peer_is_lost_also_where_callers_make_the_progress() {
     stopped(QUICK_CALLER);
 }
 
-/// Nothing is in flight then: all that was asked for is acknowledged, the answer is missing.
+/// Nothing is in flight then: all requests are acknowledged, the answer is missing.
 #[test]
 fn a_stopped_peer_is_lost_also_for_a_receive_that_only_waits() {
-    // The more flows, the more kernels that still take bytes for the stopped process.
+    // The more flows, the more sockets on which the kernel still takes bytes for the stopped process.
     let settings = [QUICK, &[("channels", "32"), ("rail_stall_ms", "100")]].concat();
     let engine = engine(&settings);
     let puppet = Puppet::start(&engine, &settings);
@@ -136,7 +136,7 @@ fn a_stopped_peer_is_lost_also_for_a_receive_that_only_waits() {
     let room = zeroed(&engine, PUPPET_BYTES);
     engine.notify(&peer, b"are you there?").unwrap().ended().unwrap();
     let receive = engine.receive(&peer, 1, &room.all()).unwrap();
-    // Its announcement is acknowledged once a later message is.
+    // The receive's announcement is acknowledged once a later message is.
     engine.notify(&peer, b"and now?").unwrap().ended().unwrap();
     puppet.signal(Signal::STOP);
     let since = Instant::now();
@@ -172,18 +172,18 @@ fn a_peer_that_was_started_again_is_not_taken_for_the_old_one() {
     until_it_moves(&engine);
     puppet.kill();
     let mut puppet = Puppet::start(&engine, &same_place);
-    // Long before the timeout: the new one says that it is not the old one.
+    // Long before the timeout: the new process answers that it is not the old one.
     let since = Instant::now();
     let reasons: Vec<String> = transfers.iter().filter_map(lost).collect();
     assert!(since.elapsed() < Duration::from_secs(18), "{:?}", since.elapsed());
-    // Or, if it took long to start, the kernel that nobody listens.
+    // Or the kernel answers that nothing listens, if the process took long to start.
     let is_told = |why: &String| why.contains("started again") || why.contains("nobody listens");
     assert!(reasons.iter().all(is_told), "{reasons:?}");
     let again = engine.add_peer(&puppet.metadata).unwrap();
     let read = engine.read(&again, &room.all(), &puppet.region.all()).unwrap();
     read.ended().unwrap();
     assert!(bytes(&room) == pattern(PUPPET_BYTES, PUPPET_SEED));
-    // The new one reaches us, too; the old one stays lost.
+    // The new process reaches this engine, too; the old one stays lost.
     puppet.flood(&engine, &room);
     assert!(peer.lost().is_some() && again.lost().is_none());
 }

@@ -1,4 +1,4 @@
-//! Rails that break and peers that go: what is lost, what is not, and who comes back.
+//! Rails that break and peers that end: what is lost, what is not, and which peers come back.
 
 #[path = "../common/mod.rs"]
 mod common;

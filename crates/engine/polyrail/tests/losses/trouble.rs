@@ -9,7 +9,7 @@ use crate::common::relay::{CALLER, Cut, RAILS, RelayedPair, with};
 use crate::common::*;
 use polyrail::{Memory, Region, Request, Transfer, TransferError};
 
-/// Cuts and stalls rails until told to stop; says what it did.
+/// Cuts and stalls rails until told to stop; returns a list of what it did.
 fn trouble(p: &RelayedPair, seed: u64, stop: &AtomicBool) -> Vec<String> {
     let mut random = Random(seed);
     let mut done = Vec::new();
@@ -36,7 +36,7 @@ fn trouble(p: &RelayedPair, seed: u64, stop: &AtomicBool) -> Vec<String> {
     done
 }
 
-/// Trouble on the rails while `work` runs.
+/// Runs `work` with trouble on the rails.
 fn in_trouble(p: &RelayedPair, seed: u64, work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn notifications_arrive_exactly_once_whatever_happens_to_rails() {
             };
             while !sender.is_finished() {
                 take();
-                // It takes some at a time, as they come.
+                // Takes some at a time, as they arrive.
                 std::thread::sleep(Duration::from_micros(200));
             }
             // Complete means delivered.
@@ -132,7 +132,7 @@ fn messages_of_a_tag_keep_their_order_whatever_happens_to_rails() {
     });
 }
 
-/// What one thread does in the middle of trouble.
+/// Runs random operations in the middle of trouble.
 struct Worker<'a> {
     p: &'a RelayedPair,
     random: Random,
@@ -143,7 +143,7 @@ struct Worker<'a> {
 }
 
 const LEN: u64 = 1 << 20;
-/// In memory that nobody may write.
+/// Fills memory that must not be written.
 const MINE: u8 = 7;
 
 impl<'a> Worker<'a> {
@@ -172,7 +172,7 @@ impl<'a> Worker<'a> {
                 let transfer = write();
                 self.pause();
                 drop(there);
-                // From here on nothing lands in it, whatever becomes of the transfer.
+                // From here on nothing lands in the memory, whatever becomes of the transfer.
                 self.is_untouched(&self.target);
                 match transfer.ended() {
                     Ok(_) | Err(TransferError::Refused { .. }) => {}
@@ -221,7 +221,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The memory is ours again: nothing may land in it any more.
+    /// Checks memory that is free again: nothing may land in it any more.
     fn is_untouched(&self, memory: &Memory) {
         memory.write_at(0, &[MINE; LEN as usize]).unwrap();
         // Time in which late bytes could land.
@@ -258,7 +258,7 @@ fn chaos(settings: &[(&str, &str)], seed: u64, time: Duration) {
     assert_eq!((stats.0.ops_outstanding, stats.1.ops_outstanding), (0, 0));
 }
 
-/// The seed of a random test: another one each time, and named when it fails.
+/// Returns the seed of a random test: a new one each time, and printed when the test fails.
 fn fresh_seed() -> u64 {
     match std::env::var("POLYRAIL_TEST_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -276,13 +276,13 @@ fn random_trouble_costs_no_byte_where_callers_make_the_progress() {
     chaos(&with(&[CALLER]), fresh_seed(), Duration::from_secs(3));
 }
 
-/// Threads post and cancel at once, so that proxies fetch what is just being cancelled.
+/// Threads post and cancel at once, so that proxies fetch operations that are just being cancelled.
 #[test]
 fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 40_000;
     const EACH: u64 = 64;
-    // The posting thread sends nothing by itself.
+    // The posting thread sends nothing inline.
     let p = pair(&[("inline_bytes", "0")]);
     let source = filled(&p.a, EACH as usize, 1);
     let target = zeroed(&p.b, (THREADS * ROUNDS * EACH) as usize);
@@ -290,7 +290,7 @@ fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
     let mine = [0xab; EACH as usize];
     let round = |at: u64| {
         let place = there.slice(at * EACH, EACH).unwrap();
-        // What is cancelled keeps its place in the pool until a proxy has fetched it.
+        // A cancelled operation keeps its place in the pool until a proxy has fetched it.
         let write = loop {
             match p.a.write(&p.to_b, &source.all(), &place) {
                 Err(error) if error.is_busy() => std::thread::yield_now(),
@@ -300,7 +300,7 @@ fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
         write.cancel();
         let is_cancelled = write.ended() == Err(TransferError::Cancelled);
         if is_cancelled {
-            // The memory is used again.
+            // The memory is reused.
             target.write_at(at * EACH, &mine).unwrap();
         }
         is_cancelled
@@ -325,7 +325,7 @@ fn what_is_cancelled_before_it_is_fetched_never_lands_afterwards() {
     assert_eq!((late.count(), cancelled.is_empty()), (0, false), "of {}", cancelled.len());
 }
 
-/// The one who sends hears that it is done: then it is, whatever happens at that moment to the receive.
+/// If the sender's result is success, the transfer is done, whatever happens to the receive at that moment.
 #[test]
 fn a_send_that_is_done_has_a_receive_that_is_done() {
     let p = pair(&[]);
@@ -342,7 +342,7 @@ fn a_send_that_is_done_has_a_receive_that_is_done() {
         receive.cancel();
         let received = receive.ended().is_ok();
         if !received {
-            // It would wait for the next receive of its tag.
+            // Otherwise the send would wait for the next receive of its tag.
             send.cancel();
         }
         match (received, send.ended().is_ok()) {

@@ -1,4 +1,4 @@
-//! A script done by two engines, whose one rail leads through relays.
+//! A script performed by two engines, whose only rail leads through relays.
 
 use polyrail::{Engine, Peer, PostError, Region, RemoteRegion, Request, Transfer, TransferError};
 use polyrail_proto::Failure;
@@ -18,11 +18,11 @@ pub(crate) struct Engines {
 }
 
 struct Node {
-    /// By slot; none once it is dropped.
+    /// By slot; `None` once dropped.
     regions: Vec<Option<Region>>,
     /// The peer's regions, by slot.
     remote: Vec<RemoteRegion>,
-    /// Bytes of the regions that operations have: none is used twice.
+    /// Bytes of the regions that operations use: none is used twice.
     used: u64,
     /// Operations whose notification arrived, in order.
     notified: Vec<usize>,
@@ -97,14 +97,14 @@ impl Engines {
         report
     }
 
-    /// Waits until what was posted is known to the protocol, as it is at once in the simulated world.
+    /// Waits until the protocol knows all posts, as it does at once in the simulated world.
     fn fetch(&self) {
         let is_fetched = |engine: &Engine| engine.dump().contains(" 0 posted and not fetched");
         wait_for("posts to be fetched", || is_fetched(&self.pair.a) && is_fetched(&self.pair.b));
     }
 
-    /// Notifications without data follow all that is on its way. An answer to the answer of what came with one is as
-    /// long a chain as there is: the refusal of the data of a read, and what the reader is then told.
+    /// Sends notifications without data behind all that is on its way. The longest chain is the answer to an answer:
+    /// the refusal of a read's data, and the resulting message to the reader.
     fn settle(&mut self) {
         const ROUNDS: u32 = 3;
         for _ in 0..ROUNDS {
@@ -160,7 +160,7 @@ impl Engines {
         self.operations.push(Operation { order, at, transfer });
     }
 
-    /// Operations that are not over, of those that count.
+    /// Returns the operations that are not over, of those that count.
     fn open(&self, script: &Script) -> Vec<usize> {
         let is_open = |operation: &usize| {
             let transfer = &self.operations[*operation].transfer;
@@ -169,7 +169,7 @@ impl Engines {
         (0..self.operations.len()).filter(is_open).collect()
     }
 
-    /// Waits for the end of an operation. What it promises is there by then.
+    /// Waits for the end of an operation. All that the end promises has happened by then.
     fn seen(&mut self, operation: usize) -> Seen {
         let Operation { order, transfer, .. } = &self.operations[operation];
         let order = *order;
@@ -197,7 +197,7 @@ impl Engines {
         Seen::Over { operation, end, met }
     }
 
-    /// The send whose bytes are in a receive.
+    /// Returns the send whose bytes are in a receive.
     fn met(&self, receive: usize, bytes: u64) -> Option<usize> {
         let Operation { order, at, .. } = &self.operations[receive];
         let region = self.region(order.node, order.slot)?;
@@ -211,7 +211,8 @@ impl Engines {
         self.operations.iter().enumerate().find_map(is_it)
     }
 
-    /// All bytes of a write or a read are in place if it is done. If it failed, each is there or was never written.
+    /// Checks that all bytes of a write or a read are in place if it is done. If it failed, each is in place or was
+    /// never written.
     fn check_bytes(&self, number: usize, is_done: bool) {
         let Operation { order, at, .. } = &self.operations[number];
         let (Kind::Write | Kind::Read, (_, Some(node))) = (order.kind, order.ends()) else {
@@ -236,7 +237,7 @@ impl Engines {
     }
 }
 
-/// The kind of a failure, in the words of the simulated world.
+/// Returns the kind of a failure, in the terms of the simulated world.
 fn kind_of(error: &TransferError, kind: Kind) -> String {
     match error {
         TransferError::Cancelled => Failure::Cancelled.to_string(),

@@ -1,4 +1,5 @@
-//! One script of events, done by two engines over real sockets and by the simulated world: both must decide the same.
+//! One script of events, performed by two engines over real sockets and by the simulated world: both must decide the
+//! same.
 //!
 //! A failure prints the script. `POLYRAIL_SCRIPT_SEED=0x… cargo test -p polyrail --test script random` runs the
 //! random script of that seed alone; `POLYRAIL_SCRIPT_SEEDS=N` runs N of them.
@@ -15,10 +16,10 @@ use polyrail_testkit::script::{CHUNK_BYTES, Order, Script, Step};
 
 use engines::Engines;
 
-/// Random scripts of a run, unless the environment says otherwise.
+/// Random scripts of a run, unless set in the environment.
 const SEEDS: u64 = 10;
 
-/// Does a script in both worlds and compares what they report.
+/// Performs a script in both worlds and compares their reports.
 fn same(script: &Script, seed: u64) {
     let simulated = Simulation::scripted(seed).perform(script);
     let simulated = simulated.unwrap_or_else(|what| panic!("{what}\n{}", listed(script)));
@@ -77,7 +78,7 @@ fn receives_that_are_late_too_short_or_withdrawn() {
     script.settle();
     script.post(Order::receive(1, 1, 3999));
     script.done(Order::receive(1, 1, 3999));
-    // A receive that its sender knows is withdrawn, and so is one while the news is on its way.
+    // A receive that its sender knows is withdrawn, and so is one whose announcement is on its way.
     let withdrawn = script.post(Order::receive(1, 2, 100));
     let crossed = script.post(Order::receive(1, 3, 100));
     script.settle();
@@ -136,11 +137,11 @@ fn regions_are_dropped_at_either_end() {
     let receive = script.post(Order::receive(1, 1, 500).at(1));
     let send = script.post(Order::send(0, 2, 500).at(1));
     script.settle();
-    // Halves that wait end at once.
+    // Halves of an operation that wait end at once.
     script.then(Step::Drop(0, 1));
     script.wait(send);
     script.then(Step::Hold);
-    // Its news crosses the send.
+    // The message of its end crosses the send.
     script.then(Step::Drop(1, 1));
     script.wait(receive);
     script.post(Order::send(0, 1, 400));
@@ -149,7 +150,7 @@ fn regions_are_dropped_at_either_end() {
     script.post(Order::read(0, 400).at(2));
     script.then(Step::Drop(1, 2));
     script.then(Step::Drop(0, 3));
-    // The data of a read find no region at the one that asked.
+    // The data of a read find no region at the reader.
     script.post(Order::read(1, 400).at(4));
     script.then(Step::Drop(1, 4));
     script.then(Step::Release);
@@ -163,7 +164,7 @@ fn deadlines_pass_while_nothing_arrives() {
     script.then(Step::Hold);
     script.post(Order::write(0, 400).within(Duration::from_millis(20)));
     script.post(Order::write(1, 400).within(Duration::from_millis(20)));
-    // They wait at one node alone, so their ends come at once: by then the writes of that node are late.
+    // These sends wait at one node only, so their ends come at once: by then the writes of that node are late.
     for node in [0, 1] {
         let last = script.post(Order::send(node, 1, 400).within(Duration::from_millis(80)));
         script.wait(last);

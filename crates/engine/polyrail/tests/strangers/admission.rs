@@ -1,4 +1,4 @@
-//! Who may join is for the user to say.
+//! Admission of peers by the user's hook.
 
 use std::convert::Infallible;
 use std::net::TcpStream;
@@ -32,7 +32,7 @@ fn named(name: &str, settings: &[(&str, &str)]) -> Engine {
     builder().config(config(settings)).name(name).build().unwrap()
 }
 
-/// What a hook calls to wait until the other half is dropped.
+/// Makes a gate for a hook, which waits until the other half is dropped.
 fn gate() -> (Sender<Infallible>, impl Fn() + Send + Sync + 'static) {
     let (closed, opened) = mpsc::channel::<Infallible>();
     let opened = Mutex::new(opened);
@@ -43,7 +43,7 @@ fn gate() -> (Sender<Infallible>, impl Fn() + Send + Sync + 'static) {
     (closed, pass)
 }
 
-/// Why the peer is gone, which it has to be soon.
+/// Returns why the peer is gone, which must happen soon.
 fn refusal(engine: &Engine, guard: &Engine) -> (RefusedCode, String) {
     let peer = engine.add_peer(&guard.metadata()).unwrap();
     wait_for("the refusal", || peer.lost().is_some());
@@ -69,7 +69,7 @@ fn a_peer_is_asked_about_once_and_the_reason_of_a_refusal_is_told_at_both_ends()
     let friend = named("friend", &[]);
     is_heard(&guard, &friend);
     assert_eq!(*asked.lock().unwrap(), [("friend".to_owned(), friend.instance())]);
-    // All rails are up, and it was asked about once.
+    // All rails are up, and the hook was called once.
     let peer = guard.accept_peer(LONG).expect("it joined");
     wait_for("the flows", || friend.peers()[0].flows().are_all_up());
     assert_eq!((peer.name(), asked.lock().unwrap().len()), ("friend", 1));
@@ -85,7 +85,7 @@ fn a_peer_is_asked_about_once_and_the_reason_of_a_refusal_is_told_at_both_ends()
         }
         other => panic!("{other:?}"),
     }
-    // Whom the user adds himself is not asked about.
+    // The hook is not called for a peer that the user adds.
     let before = asked.lock().unwrap().len();
     guard.add_peer(&foe.metadata()).unwrap();
     is_heard(&guard, &foe);
@@ -133,7 +133,7 @@ fn a_hook_that_blocks_holds_nobody_else_and_may_decide_late() {
     let peer = slow.add_peer(&guard.metadata()).unwrap();
     is_heard(&guard, &named("quick", &[]));
     assert_eq!((peer.lost(), calls.load(Ordering::SeqCst)), (None, 1));
-    // What is decided late counts when it comes again.
+    // A late decision counts when the peer comes again.
     drop(closed);
     is_heard(&guard, &slow);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
@@ -149,7 +149,7 @@ fn strangers_do_not_take_the_place_of_a_peer_that_waits_for_the_users_word() {
     let engine = named("one", &[]);
     let connecting = engine.connect(guard.addresses()[0]);
     wait_for("the question", || !asked.lock().unwrap().is_empty());
-    // These clients send nothing. The engine has four places for handshakes.
+    // These clients send nothing. The engine has four slots for handshakes.
     let strangers: Vec<TcpStream> =
         (0..10).map(|_| TcpStream::connect(guard.addresses()[0]).unwrap()).collect();
     wait_for("strangers to be turned away", || guard.stats().refused_connections >= 7);

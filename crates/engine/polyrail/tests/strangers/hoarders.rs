@@ -1,4 +1,4 @@
-//! Peers that take what all peers share and keep it: the others still get their turn.
+//! Peers that take shared resources and keep them: the others must still get their turn.
 
 use crate::common::devices::{lone_device, on};
 use crate::common::stranger::{Stranger, card, frame, hello, key_of, write_header};
@@ -20,10 +20,10 @@ const SHORT: [(&str, &str); 6] = [
     ("rail_stall_ms", "200"),
     ("peer_timeout_ms", "60000"),
 ];
-/// More than what has room in a ring.
+/// More than fits into a ring.
 const BYTES: usize = 1 << 20;
 
-/// A peer with so many flows, each in the middle of a chunk for a device.
+/// Makes a peer with this many flows, each in the middle of a chunk for a device.
 fn hoarder(engine: &Engine, region: &Region, flows: u32) -> Vec<Stranger> {
     let own = card(&["127.0.0.1:9".parse().unwrap()]);
     let place = Place { key: key_of(region), offset: 0, len: CHUNK.into() };
@@ -38,7 +38,7 @@ fn hoarder(engine: &Engine, region: &Region, flows: u32) -> Vec<Stranger> {
     (0..flows).map(begins).collect()
 }
 
-/// Another engine writes to the region in a device's memory, and reads that back.
+/// Has another engine write to the region in a device's memory, and read it back.
 fn others_write_and_read(engine: &Engine, region: &Region, memory: &DeviceMemory) {
     let other =
         one_rail(&[("path", "tcp"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")]);
@@ -51,7 +51,7 @@ fn others_write_and_read(engine: &Engine, region: &Region, memory: &DeviceMemory
     assert!(bytes(&back) == pattern(BYTES, 3));
 }
 
-/// Waits until rings for what arrives have so many bytes.
+/// Waits until the rings for arriving data have this many bytes.
 fn wait_for_rings(engine: &Engine, bytes: u32) {
     wait_for("rings", || engine.dump().contains(&format!(" {bytes} to receive, staging_limit")));
 }
@@ -74,6 +74,6 @@ fn many_that_begin_chunks_for_a_device_and_stop_give_their_memory_back_when_othe
     let mut hoarders: Vec<_> = (0..12).map(|_| hoarder(&engine, &region, 2)).collect();
     wait_for_rings(&engine, 8 * CHUNK);
     others_write_and_read(&engine, &region, &memory);
-    // One that had memory was cut off.
+    // A peer that had memory was cut off.
     hoarders.iter_mut().flatten().next().unwrap().last_words();
 }

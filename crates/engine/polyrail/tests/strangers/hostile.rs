@@ -1,4 +1,4 @@
-//! Strangers on the listening port: garbage, scanners, the slow, and peers of other versions.
+//! Strangers on the listening port: garbage, scanners, slow clients, and peers of other versions.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ fn refused(engine: &Engine) -> u64 {
     engine.stats().refused_connections
 }
 
-/// Moves data between two engines while `attack` runs, byte-exact, and some after it.
+/// Moves data between two engines while `attack` runs, byte-exact, and some more after it.
 fn undisturbed(p: &Pair, attack: impl FnOnce()) {
     let over = AtomicBool::new(false);
     let len = 1 << 20;
@@ -68,13 +68,13 @@ fn slow_strangers_are_dropped_and_keep_no_peer_out() {
             while streams.len() < 40 {
                 streams.push((TcpStream::connect(address).unwrap(), 0));
             }
-            // One byte each, then whoever was turned away comes again.
+            // One byte each; a client that is turned away then comes again.
             streams.retain_mut(|(stream, at)| {
                 *at += 1;
                 std::io::Write::write_all(stream, &words[*at - 1..*at]).is_ok()
                     && *at + 1 < words.len()
             });
-            // So slow is what this is about.
+            // The test is about clients this slow.
             std::thread::sleep(Duration::from_millis(20));
         }
     };
@@ -83,7 +83,7 @@ fn slow_strangers_are_dropped_and_keep_no_peer_out() {
             let _tell = TellOnDrop(&over);
             scope.spawn(slow);
             wait_for("the limit to be reached", || refused(&p.b) >= 32);
-            // A new peer gets through among them.
+            // A new peer gets through in spite of them.
             let other = engine(&[("reconnect_max_ms", "100")]);
             let to_b = other.add_peer(&p.b.metadata()).unwrap();
             let (source, target) = (filled(&other, 1 << 20, 5), zeroed(&p.b, 1 << 20));
@@ -116,7 +116,7 @@ fn strangers_that_say_hello_and_hang_up_leave_nothing_behind() {
     }
     wait_for("the first to be known", || !engine.peers().is_empty());
     wait_for("all to be forgotten", || engine.peers().is_empty());
-    // Nobody asked for them while they were there.
+    // No call took the peers while they existed.
     assert_eq!(engine.accept_peer(Duration::ZERO), None);
 }
 
@@ -148,7 +148,7 @@ fn transfers_to_a_peer_of_another_version_fail_with_both_versions() {
     let newer = metadata(&newer).encode();
     let error = engine.add_peer(&with_version(newer.clone(), 3)).unwrap_err().to_string();
     assert!(error.contains("version 3") && error.contains("speaks 2"), "{error}");
-    // Its metadata may be older than its program.
+    // A peer's metadata may be older than its program.
     let peer = engine.add_peer(&newer).unwrap();
     let notify = engine.notify(&peer, b"hello").unwrap();
     let mut stranger = Stranger::on(listener.accept().unwrap().0);
@@ -214,6 +214,6 @@ fn a_hello_that_is_too_large_or_unreadable_or_meant_for_another_is_refused_with_
     let (_, reason) = refusal(FlowHello { card: unreachable, ..good.clone() });
     assert!(reason.contains("fd00::9") && reason.contains("127.0.0.1"), "{reason}");
     assert_eq!(engine.peers().len(), 0);
-    // One that is right is welcome.
+    // A correct hello is accepted.
     Stranger::welcome_at(&engine, good);
 }

@@ -1,6 +1,5 @@
-//! Those who claim to be somebody else are refused, and nothing changes: an instance is the hash of a
-//! key, and only who has that key can prove it. Who proves to be somebody of his own may disturb
-//! himself alone.
+//! Impostors are refused, and nothing changes: an instance is the hash of a key, and only the owner of that key can
+//! prove it. A stranger that proves its own identity may disturb itself only.
 
 use std::net::TcpListener;
 
@@ -15,7 +14,7 @@ use polyrail_proto::message::Message;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, WireOp};
 use polyrail_secure::{Identity, Keyring, Responder};
 
-/// The session of the first peer that an engine knows, which is easy to guess.
+/// Session of the first peer that an engine knows, which is easy to guess.
 const SESSION: u64 = 1 << 48;
 
 fn control(number: u64, message: &Message) -> Vec<u8> {
@@ -25,7 +24,7 @@ fn control(number: u64, message: &Message) -> Vec<u8> {
     frame(header, &[], &meta, &[])
 }
 
-/// Writes a pattern again and again: all of it arrives.
+/// Writes a pattern again and again, and checks that all of it arrives.
 fn all_goes_on(p: &Pair, rounds: u64) {
     let len = 300_000;
     let target = zeroed(&p.b, len);
@@ -39,11 +38,11 @@ fn all_goes_on(p: &Pair, rounds: u64) {
     assert_eq!((p.to_a.lost(), p.to_b.lost()), (None, None));
 }
 
-/// Whoever says this without the key of the card is refused, whatever it says behind it.
+/// Checks that this hello without the key of the card is refused, whatever follows it.
 fn is_refused(engine: &Engine, hello: &Hello, then: &[u8]) {
     let before = (engine.peers(), engine.stats().refused_connections);
     let mut impostor = Stranger::greeting(engine, hello);
-    // It does not wait for an answer.
+    // The impostor does not wait for an answer.
     impostor.say(then);
     let reply = impostor.reply();
     let Reply::Refused { code: RefusedCode::Unproven, .. } = reply else { panic!("{reply:?}") };
@@ -56,7 +55,7 @@ fn who_claims_to_be_another_is_refused_whatever_it_says() {
     let p = pair(&[]);
     all_goes_on(&p, 3);
     let card = card_of(&p.a);
-    // It may say which instance it means to be, the number of a flow and of a session.
+    // An impostor chooses the instance that it claims to be, the number of a flow and of a session.
     for (flow, epoch) in [(0, SESSION + 100), (500, SESSION + 1), (0, 9 * SESSION), (0, u64::MAX)] {
         let hello = FlowHello { flow, flows: flow + 1, epoch, ..hello(&p.b, card.clone()) };
         for forged in [
@@ -76,7 +75,7 @@ fn who_claims_to_be_another_is_refused_whatever_it_says() {
 
 #[test]
 fn who_answers_in_place_of_another_hears_no_hello_and_gets_no_flow() {
-    // It knows what the victim's peers know, and has a key of its own.
+    // The thief knows what the victim's peers know, and has its own key.
     let (engine, victim) = (one_rail(&[]), one_rail(&[]));
     let thief = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stolen = metadata_of(&victim);
@@ -101,12 +100,12 @@ fn who_answers_in_place_of_another_hears_no_hello_and_gets_no_flow() {
     assert_eq!((peer.flows().up, peer.lost()), (0, None));
     let dump = engine.dump();
     assert!(dump.contains("not the engine that is meant"), "{dump}");
-    // Nor by an invitation, which is the same without the addresses.
+    // Nor by an invitation, which has the same content except for the addresses.
     let asked = engine.connect_by(thief.local_addr().unwrap(), &victim.invitation());
     let error = std::thread::scope(|scope| {
         scope.spawn(|| {
             loop {
-                // Flows are tried as well.
+                // The engine also tries flows.
                 let mut called = Stranger::on(thief.accept().unwrap().0);
                 let (_, first) = called.words();
                 let identity = Identity::fresh().unwrap();
@@ -175,26 +174,26 @@ fn numbers_that_a_peer_uses_up_or_cancels_are_its_own() {
     while other.ack() != last {}
     assert_eq!(p.b.stats().notifications_waiting, 39);
     all_goes_on(&p, 100);
-    // What has the key of a region lands, whoever sends it: that is what keys are for.
+    // A write with the key of a region lands, whichever peer sends it: that is the purpose of keys.
     let region = zeroed(&p.b, 64);
     let place = Place { key: key_of(&region), offset: 0, len: 64 };
     let header = ChunkHeader { transfer: TransferId(1 << 41), ..write_header(64, 1) };
     other.say(&frame(header, &[place], &[], &[1; 64]));
     wait_for("it to land", || bytes(&region) == [1; 64]);
-    // Nor does it take anybody along when it leaves.
+    // Nor does its goodbye end another peer.
     other.say(&control(1 << 42, &Message::Bye));
     wait_for("it to be gone", || p.b.peers() == [p.to_a.clone()]);
     all_goes_on(&p, 3);
 }
 
-/// Somebody with a port of his own, on which he would take what is meant for another.
+/// A stranger with its own port, on which it would take connections that are meant for another.
 struct Thief {
     listener: TcpListener,
     card: Card,
 }
 
 impl Thief {
-    /// Claims to be `victim` at its own address.
+    /// Makes a thief that claims to be `victim` at the thief's own address.
     fn of(victim: &Engine) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -204,7 +203,7 @@ impl Thief {
         Self { listener, card }
     }
 
-    /// Whether anybody has connected to it by now.
+    /// Whether it has been connected to.
     fn was_called(&self) -> bool {
         self.listener.accept().is_ok()
     }
@@ -247,13 +246,13 @@ fn metadata_given_by_the_user_beats_the_card_of_a_hello() {
     let by_user = engine.add_peer(&metadata(&card).encode()).unwrap();
     assert_eq!(flow.last_words(), b"", "its flows are closed");
     assert_eq!(by_hello.lost(), Some(LostReason::OtherMetadata));
-    // It stays connected: one that is cut off has to take this engine's flows first.
+    // The peer stays connected: a peer that is cut off has to take this engine's flows first.
     let (mut theirs, _) = Stranger::accept(&given);
     theirs.welcome(&card);
-    // It may come by another way than the user gave, as one whose addresses are translated does.
+    // The peer may come from another address than the user gave, for instance if its addresses are translated.
     let translated = Card { rails: at_told, ..card.clone() };
     Stranger::welcome_at(&engine, hello(&engine, translated));
-    // But not in another name.
+    // But not under another name.
     let renamed = Card { name: "another".to_owned(), ..card };
     let mut late = Stranger::greeting(&engine, &Hello::Flow(hello(&engine, renamed)));
     match late.reply() {
@@ -316,7 +315,7 @@ fn a_stranger_whose_notifications_nobody_takes_stops_nobody_else() {
         honest(b"second");
         // A visit to its flow may take in more than its share, a packet at most.
         assert!(waiting() < 600, "{}", waiting());
-        // Nor when it has left, whatever it left.
+        // Nor after it has left, whatever it left.
         drop(loud);
         all_goes_on(&p, 3);
         honest(b"third");

@@ -1,4 +1,5 @@
-//! What an engine says before it ends: its user was told of what has landed, so whoever sent it is told, too.
+//! The last messages of an engine: it has delivered what landed to its user, so it must also acknowledge that to the
+//! sender.
 
 use std::net::TcpListener;
 
@@ -8,7 +9,7 @@ use polyrail_proto::hello::FlowHello;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, CHUNK_HEADER_BYTES, ChunkHeader};
 
-/// The engine's messages, as its peer reads and acknowledges them, until the good-bye.
+/// Reads and acknowledges the engine's messages as its peer, until the goodbye.
 fn take_messages(from_engine: &mut Stranger) {
     for sequence in 1.. {
         let mut head = [0; CHUNK_HEADER_BYTES];
@@ -22,7 +23,7 @@ fn take_messages(from_engine: &mut Stranger) {
     }
 }
 
-/// The last acknowledgement before the engine hangs up.
+/// Returns the last acknowledgement before the engine hangs up.
 fn last_ack(to_engine: &mut Stranger) -> Option<AckFrame> {
     let mut bytes = [0; ACK_BYTES];
     let acks = std::iter::from_fn(|| {

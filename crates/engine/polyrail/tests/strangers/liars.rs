@@ -1,5 +1,5 @@
-//! Peers that were welcome and then break the protocol, or touch what they may not. `attacks` has those that do so
-//! on purpose, beside an honest peer.
+//! Accepted peers that then break the protocol, or touch memory that they may not. `attacks` has those that do so on
+//! purpose, while an honest peer works.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, Sha
 use polyrail_proto::{RegionKey, TransferId};
 use polyrail_sys::SharedMemory;
 
-/// A region with guard bytes around the part that strangers know.
+/// Guard byte of a region, around the part that strangers know.
 const GUARD: u8 = 0x77;
 
 #[test]
@@ -56,7 +56,7 @@ fn a_malformed_frame_closes_its_flow_and_changes_nothing() {
         assert_eq!(peer.last_words(), b"", "{what}");
         assert!(crate::common::bytes(&region).iter().all(|byte| *byte == GUARD), "{what}");
     }
-    // The flow of an honest peer works as ever, and proves that the good frame is good.
+    // The flow of an honest peer still works, and proves that the good frame is good.
     let mut peer =
         Stranger::welcome_at(&engine, hello(&engine, card(&["127.0.0.1:9".parse().unwrap()])));
     peer.say(&good);
@@ -74,7 +74,7 @@ fn what_came_whole_before_a_malformed_frame_counts() {
     bytes.push(9);
     peer.say(&bytes);
     peer.last_words();
-    // A copy of it, on the next connection, would not be told of: it has landed.
+    // A copy of it, on the next connection, would not be delivered: it has landed.
     assert_eq!(engine.wait_notification(LONG).expect("it is told of").data, b"hello");
 }
 
@@ -210,7 +210,7 @@ fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
     wait_for("the flow to the peer to be down", || other.peer.flows().up == 0);
     let place = Place { key: key_of(&region), offset: 0, len: 64 };
     other.to_engine.say_last(&frame(write_header(64, 1), &[place], &[], &[1; 64]));
-    // Whether or not it acknowledges what nobody waits for.
+    // The engine may or may not acknowledge this: the peer does not wait for it.
     other.to_engine.last_words();
     assert_eq!(bytes(&region), [1; 64]);
 }
@@ -251,7 +251,7 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
 
 #[test]
 fn one_that_asks_and_takes_no_answers_fills_no_memory() {
-    // It takes nothing until it has asked for all, and a busy machine needs its time for that.
+    // The peer reads nothing until it has sent all requests, and a busy machine needs time for that.
     let engine = one_rail(&[("peer_timeout_ms", "60000")]);
     let mut other = Acquaintance::of(&engine);
     let key = RegionKey { slot: 9, generation: 9, nonce: 9 };
@@ -263,7 +263,7 @@ fn one_that_asks_and_takes_no_answers_fills_no_memory() {
     while !matches!(other.to_engine.ack(), AckFrame::Ack { sequence } if sequence == asked) {}
     let waiting = engine.dump().matches("message: 0 bytes").count();
     assert_eq!(waiting, 1024);
-    // Those that it takes make room for others.
+    // Answers that it reads make room for others.
     for sequence in 1..=3 {
         let Message::RegionOffered { offered: Err(_), .. } = other.message(sequence) else {
             panic!("no answer")
@@ -283,7 +283,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
     let place = |process, descriptor| SharedPlace { process, descriptor, ..RING };
     let mut heard = Vec::new();
     for shown in [
-        // Nobody, this process with nothing there, with something else, and with another token.
+        // No process, this process with nothing there, with something else, and with another token.
         place(u32::MAX, 3),
         place(own, 1 << 20),
         place(own, reader.as_raw_fd() as u32),
@@ -294,7 +294,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
         other.say(1, &Message::MemoryShown { place: shown });
         let Message::MemorySeen { seen: Err(why) } = other.message(1) else { panic!("{shown:?}") };
         heard.push(why);
-        // Again at once: it is not even looked at.
+        // Again at once: the engine does not even check it.
         other.say(2, &Message::MemoryShown { place: place(own, memory.descriptor()) });
         let seen = other.message(2);
         let Message::MemorySeen { seen: Err(why) } = seen else { panic!("{seen:?}") };
@@ -302,7 +302,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
     }
     let why = "the peer can't open memory of this process; its log says why";
     assert_eq!(heard, [why; 5]);
-    // An honest one hears where the engine's is.
+    // An honest neighbour gets the place of the engine's memory.
     let mut other = Acquaintance::neighbour(&engine);
     other.say(1, &Message::MemoryShown { place: place(own, memory.descriptor()) });
     let seen = other.message(1);
@@ -353,7 +353,7 @@ fn a_peer_that_acknowledges_what_was_never_sent_loses_its_flow_and_is_not_called
             stream.set_nonblocking(false).unwrap();
             Stranger::with(stream).0.welcome(&other.card);
         }
-        // It looks for calls during a second.
+        // Polls for calls during a second.
         std::thread::sleep(Duration::from_micros(50));
     }
     assert!((1..100).contains(&calls), "called {calls} times in a second");

@@ -1,5 +1,4 @@
-//! Whoever comes to the listening port: who may join, and what those may not do who lie, hang about or
-//! stand in between.
+//! Clients of the listening port: which of them may join, and what liars, idlers and men in the middle can't do.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,4 @@
-//! Who may connect, and who hears what: nobody gets in without a proof that counts, and nobody is told
-//! anything before he has given one.
+//! Proof of the right to connect: without a valid one a client neither gets in nor learns anything.
 
 use std::fs::{self, Permissions};
 use std::net::TcpListener;
@@ -18,10 +17,10 @@ use polyrail_secure::{Capability, Identity, Initiator, Proof, Secret, read_secre
 use polyrail_skip::HeldPort;
 
 const OPEN: (&str, &str) = ("auth", "none");
-/// What helps whose secret is not known there.
+/// Help for a secret that is not known at the other end.
 const SECRET: &str = "the first secret here has to be one of those there";
 
-/// What a stranger hears who has proven nothing.
+/// The answer to a stranger that has proven nothing.
 const UNPROVEN: &[u8] =
     b"PLYR\x02\0\x05\0\x36\0\0\0\x0c\0\x32\0no proof that counts here: another secret, or none";
 
@@ -36,7 +35,7 @@ fn is_heard(engine: &Engine, peer: &polyrail::Peer, other: &Engine) {
     assert_eq!((came.peer.instance(), &came.data[..]), (engine.instance(), &b"hello"[..]));
 }
 
-/// Why an engine at a bare address refuses.
+/// Returns why an engine at a bare address refuses.
 fn refusal(engine: &Engine, other: &Engine) -> (RefusedCode, PeerError) {
     let error = engine.connect(other.addresses()[0]).join().unwrap_err();
     match &error {
@@ -48,7 +47,7 @@ fn refusal(engine: &Engine, other: &Engine) -> (RefusedCode, PeerError) {
     }
 }
 
-/// It is refused, and told what helps who has tried that proof.
+/// Checks that it is refused, with the help for the proof that was tried.
 fn is_refused(engine: &Engine, other: &Engine, remedy: &str) {
     let before = (engine.peers(), other.peers());
     let (code, error) = refusal(engine, other);
@@ -58,8 +57,7 @@ fn is_refused(engine: &Engine, other: &Engine, remedy: &str) {
     assert_eq!((engine.peers(), other.peers()), before);
 }
 
-/// Tries a proof by hand, says a hello without waiting for an answer, and gives all that is said
-/// in return.
+/// Tries a proof by hand, sends a hello without waiting for an answer, and returns all that is sent back.
 fn tries(engine: &Engine, proof: Proof, secret: &Secret, hello: &Hello) -> Vec<u8> {
     let mut stranger = Stranger::at(engine);
     let identity = Identity::fresh().unwrap();
@@ -88,7 +86,7 @@ fn a_stranger_without_a_proof_is_told_the_version_and_leaves_no_trace() {
             (Proof::Capability, &Secret::nothing()),
             (Proof::Secret, &guess),
             (Proof::Host, &guess),
-            // What is right in one place is worth nothing in another.
+            // A secret of one kind is worth nothing as another kind.
             (Proof::Secret, &capability),
             (Proof::Host, &capability),
         ] {
@@ -109,7 +107,7 @@ fn a_stranger_without_a_proof_is_told_the_version_and_leaves_no_trace() {
     assert_eq!(older.last_words(), version);
     assert_eq!(engine.accept_peer(Duration::ZERO), None);
     assert!(listener.accept().is_err(), "nobody calls a stranger back");
-    // There is room for as many as ever: all but the eighth that is for peers without any.
+    // There is as much room as before: all but the eighth that is reserved for peers without any connection.
     let peers =
         [4, 4, 4, 2].map(|total: usize| (total, one_rail(&[("channels", &total.to_string())])));
     for (total, peer) in &peers {
@@ -133,7 +131,7 @@ fn auth_none_needs_both_ends() {
         [&[OPEN][..], &[]].map(|settings| (one_rail(settings), one_rail(settings)));
     works(&open, &too);
     is_refused(&open, &closed, "set auth=none there, too");
-    // It proves something, which the open one does not know.
+    // This engine proves something that the open one does not know.
     let folder = tempfile::tempdir().unwrap();
     let secret = file(folder.path(), "secret", &["a"]);
     let strict = with_secret(&secret);
@@ -147,7 +145,7 @@ fn auth_none_needs_both_ends() {
     assert_eq!(tries(&open, Proof::Capability, &guess, &hello), UNPROVEN);
 }
 
-/// A secret file, of one letter and zeros for each secret.
+/// Writes a secret file; each secret is a letter with zeros.
 fn file(folder: &Path, name: &str, letters: &[&str]) -> PathBuf {
     let path = folder.join(name);
     let lines: Vec<String> = letters.iter().map(|letter| format!("{letter}0").repeat(20)).collect();
@@ -168,16 +166,16 @@ fn a_secret_file_lets_in_who_has_one_of_its_secrets() {
     works(&with_secret(&old), &with_secret(&old));
     is_refused(&with_secret(&old), &with_secret(&new), SECRET);
     is_refused(&with_secret(&new), &with_secret(&old), SECRET);
-    // Who has none is of the same user, which counts; but not the other way round.
+    // An engine without a secret is of the same user, which counts; but not in the other direction.
     works(&one_rail(&[]), &with_secret(&old));
     is_refused(&with_secret(&old), &one_rail(&[]), SECRET);
-    // While a secret is replaced, either is good; the first is the one to connect with.
+    // While a secret is replaced, both are valid; the first is used to connect.
     let changing = with_secret(&both);
     works(&with_secret(&old), &changing);
     works(&with_secret(&new), &changing);
     works(&with_secret(&both), &with_secret(&old));
     is_refused(&with_secret(&both), &with_secret(&new), SECRET);
-    // The file is what counts, not its name.
+    // The content of the file counts, not its name.
     let copy = file(folder.path(), "copy", &["a"]);
     works(&with_secret(&copy), &with_secret(&old));
     let secret = &read_secrets(&"c0".repeat(20)).unwrap()[0];
@@ -231,7 +229,7 @@ fn an_invitation_leads_to_the_engine_that_gave_it_and_to_no_other() {
     assert!(text.contains(&at.to_string()) && text.contains("the invitation"), "{text}");
     assert!(matches!(&error, PeerError::Connect { why: ConnectReason::Refused(why), .. }
         if why.code == RefusedCode::Unproven));
-    // Its number with what lets in there: it is not the one that was meant.
+    // The instance of one engine with the capability of another: the engine there is not the one that is meant.
     let mut bytes = third.invitation().to_bytes();
     bytes[..16].copy_from_slice(&other.instance().0.to_le_bytes());
     let mixed = Invitation::from_bytes(&bytes);
@@ -266,7 +264,7 @@ fn an_engine_that_was_started_again_is_another_one() {
     let after = one_rail(&[("listen_port", &port), ("channels", "1")]);
     assert_eq!(after.addresses()[0], at);
     let again = engine.add_peer(&metadata).unwrap();
-    // It may have been refused before or after the word is posted.
+    // The peer may have been refused before or after the notification is posted.
     let why = match engine.notify(&again, b"who is there?") {
         Ok(transfer) => match transfer.ended().unwrap_err() {
             TransferError::PeerLost { why, .. } => why,
@@ -298,9 +296,9 @@ fn published_metadata_is_for_its_owner_alone() {
     };
     engine.publish(&path).unwrap();
     is_private(&path);
-    // Whatever is there already.
+    // Whatever the file's earlier permissions.
     fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-    // The second that this process writes.
+    // The second draft that this process writes.
     let draft = folder.path().join(format!("rank0.{}.1", std::process::id()));
     fs::write(&draft, "left by another process").unwrap();
     fs::set_permissions(&draft, Permissions::from_mode(0o666)).unwrap();

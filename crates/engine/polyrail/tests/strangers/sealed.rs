@@ -1,5 +1,5 @@
-//! Somebody on the way between two engines, who changes, repeats, holds back, invents and keeps what
-//! crosses: he can end connections, as whoever holds the cable can, and nothing else.
+//! A man in the middle between two engines, who changes, repeats, holds back, invents and keeps what crosses. He can
+//! end connections, as the owner of the cable can, and nothing else.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::common::*;
 use polyrail::{Engine, Flows, Peer};
 use polyrail_proto::hello::{Kind, RefusedCode, Reply};
 
-/// Two engines of one flow each way. What `a` sends to `b` passes the meddler.
+/// Two engines with one flow each way. All that `a` sends to `b` passes the meddler.
 struct Meddled {
     a: Engine,
     b: Engine,
@@ -35,7 +35,7 @@ impl Meddled {
         Self { a, b, to_b, meddler }
     }
 
-    /// Writes and notifies: all of it arrives as it is, each notification once and in order.
+    /// Writes and notifies. Checks that all arrives unchanged, each notification once and in order.
     fn all_arrives(&self, writes: usize, len: usize) {
         let targets: Vec<_> = (0..writes).map(|_| zeroed(&self.b, len)).collect();
         let sources: Vec<_> = (0..writes).map(|n| filled(&self.a, len, n as u64)).collect();
@@ -66,7 +66,7 @@ fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// What is done to a record; it may be kept for the next one.
+/// A change to a record, which may be kept for the next one.
 type Harm = fn(Vec<u8>, &mut Option<Vec<u8>>) -> Vec<u8>;
 
 const HARMS: [(&str, Harm); 9] = [
@@ -95,7 +95,7 @@ fn flipped(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
     bytes
 }
 
-/// Does that to a record of the first connection, in that direction.
+/// Makes a hook that applies it to a record of the first connection, in that direction.
 fn harming(
     up: bool,
     at: usize,
@@ -112,7 +112,7 @@ fn harming(
             done.fetch_add(1, Ordering::Relaxed);
             return harm(bytes, &mut kept);
         }
-        // Behind whatever comes next, with the payload that was behind it.
+        // Behind the next record, with the payload that was behind it.
         let is_record = shape == Shape::Record;
         match kept.take_if(|_| is_record) {
             Some(kept) => [bytes, kept].concat(),
@@ -125,8 +125,7 @@ fn harming(
 fn a_record_that_is_changed_left_out_repeated_or_moved_ends_its_connection_and_nothing_else() {
     for (up, payload) in [(true, "none"), (true, "aead"), (false, "none")] {
         for (what, harm) in HARMS {
-            // A record that is repeated in front of its payload passes for payload, which nobody
-            // protects.
+            // A record that is repeated in front of its payload passes for payload, which is not protected.
             if up && payload == "none" && what == "repeated" {
                 continue;
             }
@@ -134,7 +133,7 @@ fn a_record_that_is_changed_left_out_repeated_or_moved_ends_its_connection_and_n
             let hook = harming(up, if up { 3 } else { 1 }, harm, done.clone());
             let p = Meddled::new(&[("payload", payload)], &[], hook);
             p.all_arrives(12, 100_000);
-            // Acknowledgements of what is over may still be under way.
+            // Acknowledgements of completed transfers may still be under way.
             p.a.notify(&p.to_b, b"last").unwrap().ended().unwrap();
             assert_eq!(done.load(Ordering::Relaxed), 1, "{what}, up {up}");
             wait_for("another connection", || p.meddler.connections() > 1);
@@ -154,7 +153,7 @@ fn with_sealed_payload_every_changed_byte_is_noticed() {
     let mut last = None;
     let hook = move |part: Part| {
         assert_ne!(part.shape, Shape::Raw, "payload crosses as it is");
-        // Once on each connection, and not for ever.
+        // Once on each connection, and only a limited number of times.
         let harm = part.shape == Shape::Record
             && last.is_none_or(|last| part.connection > last)
             && count.load(Ordering::Relaxed) < HARMED
@@ -176,7 +175,7 @@ fn with_sealed_payload_every_changed_byte_is_noticed() {
     assert!(p.meddler.connections() > HARMED, "{}", p.meddler.connections());
 }
 
-/// Moves data both ways and says all that crossed between the two, in both directions.
+/// Moves data both ways and returns all that crossed between the two, in both directions.
 fn all_that_crosses(a: &'static str, b: &'static str) -> (Vec<u8>, [Vec<u8>; 2]) {
     let crossed = Arc::new(Mutex::new(Vec::new()));
     let keep = |crossed: Arc<Mutex<Vec<u8>>>| {
@@ -186,7 +185,7 @@ fn all_that_crosses(a: &'static str, b: &'static str) -> (Vec<u8>, [Vec<u8>; 2])
         }
     };
     let p = Meddled::new(&[("payload", a)], &[("payload", b)], keep(crossed.clone()));
-    // What b sends passes as well.
+    // The bytes that b sends pass as well.
     let back = Meddler::to(p.a.addresses()[0], keep(crossed.clone()));
     let mut metadata = metadata_of(&p.a);
     metadata.card.rails[0].address = back.address;
@@ -220,7 +219,7 @@ fn all_that_crosses(a: &'static str, b: &'static str) -> (Vec<u8>, [Vec<u8>; 2])
 #[test]
 fn payload_is_sealed_both_ways_if_either_end_wants_it_and_keys_always_are() {
     for (a, b, sealed) in [
-        // The control: so it would be seen.
+        // The control: without sealing, the test would see the payload.
         ("none", "none", false),
         ("crc32c", "none", false),
         ("aead", "none", true),
@@ -245,16 +244,16 @@ fn a_changed_byte_anywhere_in_the_handshake_ends_it_and_the_flow_comes_up_later(
         ("peer_timeout_ms", "1000"),
     ];
     let (a, b) = (engine(&settings), engine(&settings));
-    // Byte n of all that both say, in the order in which they say it, once n others were changed.
+    // Changes byte n of all that both send, in the order in which they send it, once n others were changed.
     let (changed, said) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (count, total) = (changed.clone(), said.clone());
-    // Of the connection that is there now: which, what was said on it, and whether that was changed.
+    // The current connection's number, the bytes sent on it, and whether one was changed.
     let (mut connection, mut before, mut spoilt) = (0, 0, false);
     let meddler = Meddler::to(b.addresses()[0], move |mut part| {
         if part.connection > connection {
             (connection, before, spoilt) = (part.connection, 0, false);
         }
-        // The last words on one that was given up may come after the first ones on the next.
+        // The last bytes on a connection that was given up may come after the first ones on the next.
         if part.connection < connection {
             return part.bytes;
         }
@@ -281,12 +280,12 @@ fn a_changed_byte_anywhere_in_the_handshake_ends_it_and_the_flow_comes_up_later(
             engine.peers().iter().map(polyrail::Peer::instance).collect::<Vec<_>>()
         };
         assert_eq!(instances(&a), [b.instance()]);
-        // It may not have come yet.
+        // The other may not have come yet.
         assert!(instances(&b).iter().all(|instance| *instance == a.instance()));
-        // It looks at who is known again and again.
+        // Polls the known peers.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    // It is the first connection on which nothing was changed.
+    // The engines use the first connection on which nothing was changed.
     let (changed, said) = (changed.load(Ordering::Relaxed), said.load(Ordering::Relaxed));
     assert!(changed > 400 && changed == said, "{changed} of {said} bytes");
     assert!(meddler.connections() > changed);
@@ -315,7 +314,7 @@ fn what_was_recorded_gets_nothing_at_either_end() {
     let before = b.stats().refused_connections;
     let mut again = Stranger::at(&b);
     again.write(&up.concat());
-    // The first message is as good as it was; what follows needs the key that was used up with it.
+    // The first message is as valid as before; the rest needs the key that was used up with it.
     assert_eq!(again.words().0.kind(), Kind::Second);
     let reply = again.reply();
     assert!(matches!(reply, Reply::Refused { code: RefusedCode::Unproven, .. }), "{reply:?}");

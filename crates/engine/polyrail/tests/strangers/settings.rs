@@ -1,13 +1,14 @@
-//! Settings that forbid something hold at the end that is asked, too: a peer that has other settings, or none, asks anyway.
+//! Settings that forbid something also hold at the end that is asked: a peer with other settings, or none, may ask
+//! anyway.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The end that a setting concerns.
 enum Concerns {
-    /// What peers may do here. This engine checks it whatever they ask for, as the test of this name shows.
+    /// Actions of peers here. This engine checks them whatever is requested, as the test of this name shows.
     Peers(&'static str),
-    /// What this engine does itself.
+    /// Actions of this engine.
     Own,
 }
 
@@ -18,7 +19,7 @@ const OFFERS: &str =
 const CERTIFICATES: &str = "a_certificate_of_another_ca_is_refused_by_either_end";
 
 const SETTINGS: &[(&str, Concerns)] = &[
-    // Ways beside the rails.
+    // Paths other than the rails.
     ("path", Peers(OFFERS)),
     // Proofs.
     ("auth", Peers("auth_none_needs_both_ends")),
@@ -38,7 +39,7 @@ const SETTINGS: &[(&str, Concerns)] = &[
     ("ops_pool", Peers("one_that_posts_receives_without_end_is_refused_the_rest")),
     ("peer_timeout_ms", Peers("a_peer_that_acknowledges_nothing_new_is_given_up")),
     ("staging_limit_bytes", Peers("less_than_one_slot_is_an_error_that_says_so")),
-    // How this engine moves what its own program posts, where it listens, and what it writes down.
+    // Settings for this engine's own transfers, listeners and logs.
     ("address_family", Own),
     ("append_batch", Own),
     ("append_freq", Own),

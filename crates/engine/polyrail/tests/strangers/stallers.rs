@@ -1,4 +1,4 @@
-//! Peers that live and get nothing done: `peer_timeout_ms` counts progress, not signs of life.
+//! Peers that live and make no progress: `peer_timeout_ms` counts progress, not signs of life.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, RefusalCod
 
 const TIMEOUT: Duration = Duration::from_millis(1000);
 
-/// What a peer does on a flow, until that ends.
+/// The behaviour of a peer on a flow, until the flow ends.
 type Habit = fn(&mut Stranger, &AtomicBool, &AtomicU64);
 
-/// A peer that takes every flow, however often.
+/// A peer that accepts every flow, however often.
 struct Staller {
     card: Card,
     over: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ impl Staller {
                 std::thread::scope(|scope| {
                     while !over.load(Ordering::Relaxed) {
                         let Ok((stream, _)) = listener.accept() else {
-                            // It looks for the end of the test as well as for connections.
+                            // Polls for the end of the test as well as for connections.
                             std::thread::sleep(Duration::from_millis(1));
                             continue;
                         };
@@ -68,7 +68,7 @@ impl Drop for Staller {
 
 fn never_reads(_: &mut Stranger, over: &AtomicBool, _: &AtomicU64) {
     while !over.load(Ordering::Relaxed) {
-        // It looks for the end of the test.
+        // Polls for the end of the test.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -77,7 +77,7 @@ fn says_that_it_lives(flow: &mut Stranger, over: &AtomicBool, _: &AtomicU64) {
     let nothing_new = AckFrame::Ack { sequence: 0 }.encode();
     while !over.load(Ordering::Relaxed) {
         flow.say(&nothing_new);
-        // So often is a sign of life.
+        // A sign of life has this interval.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -99,7 +99,7 @@ fn is_always_busy(flow: &mut Stranger, _: &AtomicBool, frames: &AtomicU64) {
     }
 }
 
-/// Writes to a peer with that habit, which must be given up in time. Returns the frames it took.
+/// Writes to a peer with that habit, which must be given up in time. Returns the number of frames that it read.
 fn is_given_up(habit: Habit) -> u64 {
     let settings = [("peer_timeout_ms", "1000"), ("rail_stall_ms", "100")];
     let engine = one_rail(&settings);
@@ -117,7 +117,7 @@ fn is_given_up(habit: Habit) -> u64 {
         }
         other => panic!("{other:?}"),
     }
-    // Once more for the way back after an outage, and some for a busy machine.
+    // Once more for the reconnection after an outage, and some for a busy machine.
     assert!(since.elapsed() < 15 * TIMEOUT, "{:?}", since.elapsed());
     staller.frames.load(Ordering::Relaxed)
 }

@@ -1,5 +1,5 @@
-//! Connections that are closed before their first byte, as the slower one of two ways to a rail is: they count as
-//! refused, and the log has no warning of them.
+//! Connections that are closed before their first byte, as the slower of two attempts to reach a rail is: they count as
+//! refused, and the log has no warning about them.
 
 use std::io::{self, Write};
 use std::net::TcpStream;

@@ -16,7 +16,7 @@ pub struct Interface {
     pub address: IpAddr,
     /// Length of the address's network prefix, in bits.
     pub prefix_len: u8,
-    /// Whether peers can reach the address.
+    /// Reachability of the address for peers.
     pub state: AddressState,
     /// Whether the interface is up and has a carrier.
     pub up: bool,

@@ -27,7 +27,7 @@ impl Landed {
 
 impl Receiver {
     /// Begins the delivery, by the calling thread, of all complete transfers that no other thread has begun to deliver;
-    /// [`Self::poll_event`] returns them. `earlier` is a delivery of this thread, extended by these.
+    /// [`Self::poll_event`] returns them. `earlier` is a delivery of this thread, which then includes them.
     pub fn begin_delivery(&mut self, earlier: Option<DeliveryId>) -> DeliveryId {
         let Deliveries { undelivered, next, .. } = &mut self.deliveries;
         let delivery = earlier.unwrap_or_else(|| {

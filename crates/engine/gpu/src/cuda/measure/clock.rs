@@ -1,4 +1,4 @@
-//! The device's clock against the host's and another device's.
+//! Comparison of the device's clock with the host's and another device's.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,25 +18,25 @@ pub struct Bracket {
     pub after_ns: i64,
 }
 
-/// A flag that went to another device and came back.
+/// Times of a flag that went to another device and came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// The sender's clock before, in ns.
+    /// The sender's clock before it sent the flag, in ns.
     pub sent_ns: i64,
     /// The other's clock when the flag arrived there, in ns.
     pub seen_ns: i64,
-    /// The sender's clock when it was back, in ns.
+    /// The sender's clock when the flag was back, in ns.
     pub came_ns: i64,
 }
 
-/// Steps of the clock that are looked at for the smallest.
+/// Steps of the clock among which the smallest is found.
 const STEPS: u32 = 256;
-/// Steps that spread the questions over a whole round trip.
+/// Range of delays that spread the questions over a whole round trip.
 const DITHER_NS: u64 = 2_000;
 const DITHER_STEP_NS: u64 = 377;
 
 impl Meter {
-    /// The smallest step of the device's clock, in ns.
+    /// Returns the smallest step of the device's clock, in ns.
     ///
     /// # Errors
     /// If the clock stands still, or the driver refuses a call.
@@ -55,8 +55,8 @@ impl Meter {
         }
     }
 
-    /// Compares the device's clock with the host's `count` times, at steps of the clock if
-    /// `at_edge`. A kernel that is there already answers each question within some microseconds.
+    /// Compares the device's clock with the host's `count` times, at steps of the clock if `at_edge`. A kernel that is
+    /// already running answers each question within some microseconds.
     ///
     /// # Errors
     /// If there are more than [`STAMPS_MAX`] questions, the device does not answer, or the driver
@@ -80,7 +80,7 @@ impl Meter {
         // SAFETY: the parameters are the kernel's, all places are in the page, and the call waits.
         unsafe { self.launch(self.code.answer, 1, 1, &mut parameters)? };
         let found = self.ask(count);
-        // A kernel that still waits sees all its questions asked.
+        // Ends the wait of a kernel that is still waiting for questions.
         self.word().store(u32::MAX, Ordering::Release);
         let ended = self.drain();
         self.zero_page();
@@ -88,8 +88,8 @@ impl Meter {
         found.ok_or_else(|| self.device.unsupported("telling the time, it does not answer,"))
     }
 
-    /// Sends a flag to another device and back, this many times. Peers have to reach each other,
-    /// see [`crate::Device::reaches`].
+    /// Sends a flag to another device and back, this many times. The devices have to reach each other, see
+    /// [`crate::Device::reaches`].
     ///
     /// # Errors
     /// If there are more than half of [`STAMPS_MAX`] turns, a flag did not come back, or the driver
@@ -107,7 +107,7 @@ impl Meter {
             meter.drain()?;
         }
         let flags = [self.scratch_at(FLAG)?, other.scratch_at(FLAG)?];
-        // The answering side first: it is there when the first flag comes.
+        // The answering side first: it is ready when the first flag comes.
         let pong = other.begin_flags(other.code.pong, flags[0], flags[1], count);
         let ping = match pong {
             Ok(()) => self.begin_flags(self.code.ping, flags[1], flags[0], count),
@@ -140,8 +140,8 @@ impl Meter {
         let start = Instant::now();
         for turn in 1..=count {
             let slot = self.slot(turn as usize - 1);
-            // The kernel looks for the question once in a round trip over the bus. Asked at once after
-            // each answer, all questions would just miss a look; so each waits a little longer.
+            // The kernel looks for the question once per round trip over the bus. If asked at once after each answer,
+            // all questions would just miss a look; so each waits a little longer.
             let delay = Duration::from_nanos(u64::from(turn) * DITHER_STEP_NS % DITHER_NS);
             let asked = Instant::now();
             while asked.elapsed() < delay {

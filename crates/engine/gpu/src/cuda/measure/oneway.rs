@@ -1,9 +1,9 @@
 //! One-way times between two devices, by the clocks of both: the source's clock when a gate opens,
 //! and the sink's clock when everything has arrived.
 //!
-//! At the sink a kernel of one thread waits for a flag in its own memory. The source raises it behind
-//! the copy, by whatever made the copy: a copy engine's stream writes the word itself, with the
-//! driver's barrier before it; behind a copy by a kernel a second kernel does, after a fence.
+//! At the sink a kernel of one thread waits for a flag in its own memory. The source raises the flag behind the copy,
+//! with the mechanism that made the copy: a copy engine's stream writes the word itself, with the driver's barrier
+//! before it; behind a copy by a kernel a second kernel writes it, after a fence.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -16,29 +16,29 @@ use crate::device::DeviceMemory;
 use crate::error::GpuError;
 use crate::raw_queue::RawCopy;
 
-/// A transfer as both ends saw it, each by its own clock in ns.
+/// Times of a transfer as both ends saw it, each by its own clock in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneWay {
-    /// The gate at the source was open.
+    /// Time at which the gate at the source was open.
     pub start_ns: i64,
-    /// The source's stream came to a kernel behind copy and flag.
+    /// Time at which the source's stream reached a kernel behind copy and flag.
     pub end_ns: i64,
-    /// The sink's kernel was there.
+    /// Time at which the sink's kernel was running.
     pub sink_ready_ns: i64,
-    /// It saw the flag.
+    /// Time at which the sink's kernel saw the flag.
     pub sink_seen_ns: i64,
 }
 
-/// Work of somebody else on the streams of two devices, each by its own clock in ns.
+/// Times of another library's work on the streams of two devices, each by its own clock in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// The gate at the source was open.
+    /// Time at which the gate at the source was open.
     pub start_ns: i64,
-    /// The source's stream came to a kernel behind the work.
+    /// Time at which the source's stream reached a kernel behind the work.
     pub end_ns: i64,
-    /// The sink's stream came to one before the work,
+    /// Time at which the sink's stream reached a kernel before the work.
     pub sink_start_ns: i64,
-    /// and to one behind it.
+    /// Time at which the sink's stream reached a kernel behind the work.
     pub sink_end_ns: i64,
 }
 
@@ -56,12 +56,12 @@ impl RawStream<'_> {
     }
 }
 
-/// For a kernel to be there, or a stamp behind work that is done.
+/// Time within which a kernel starts, or a stamp behind finished work appears.
 const SOON: Duration = Duration::from_millis(500);
 
 impl Meter {
-    /// Copies `len` bytes from the start of memory to the start of another device's, whose meter is
-    /// `sink`. Peers have to reach each other.
+    /// Copies `len` bytes from the start of memory to the start of another device's, whose meter is `sink`. The devices
+    /// have to reach each other.
     ///
     /// # Errors
     /// If the memory is too small, a flag does not come, or the driver refuses a call.
@@ -93,9 +93,8 @@ impl Meter {
         }
     }
 
-    /// Times what `queue` puts into the streams of this device and of `sink`, in this order: this
-    /// one's is held back by a gate meanwhile. If it does not end within `patience`, or `queue` fails,
-    /// `give_up` must make it end.
+    /// Times the work that `queue` puts into the streams of this device and of `sink`, in this order: a gate holds this
+    /// one's back meanwhile. If the work does not end within `patience`, or `queue` fails, `give_up` must make it end.
     ///
     /// # Errors
     /// If `queue` fails, the work does not end in time, the gate opened by itself because `queue`
@@ -142,7 +141,7 @@ impl Meter {
         })
     }
 
-    /// The stream, for work that ends before anything else uses this meter.
+    /// Returns the stream, for work that ends before anything else uses this meter.
     pub fn stream(&self) -> RawStream<'_> {
         RawStream { handle: self.stream.0, _meter: PhantomData }
     }
@@ -150,12 +149,12 @@ impl Meter {
     /// Whether all work in the stream is done, now or within this time. Polls without sleeping.
     ///
     /// # Errors
-    /// What went wrong on the device.
+    /// An error of the device.
     pub fn is_idle_within(&self, patience: Duration) -> Result<bool, GpuError> {
         let begin = Instant::now();
         let _current = self.device.current()?;
         loop {
-            // SAFETY: the stream is open as long as this is.
+            // SAFETY: the stream is open as long as `self` lives.
             match unsafe { self.device.driver().stream_query(self.stream) } {
                 Ok(()) => return Ok(true),
                 Err(refused) if refused.code != NOT_READY => return Err(refused.into()),
@@ -165,19 +164,18 @@ impl Meter {
         }
     }
 
-    /// Runs the kernel that raises flags once, on the own flag: a kernel that never ran may have to
-    /// wait for all others.
+    /// Runs the kernel that raises flags once, on this meter's own flag: the first run of a kernel may have to wait for
+    /// all others.
     pub(super) fn raise_own(&mut self) -> Result<(), GpuError> {
         let flag = self.scratch_at(ARRIVAL)?;
         self.here(|meter| meter.queue_raise(flag, 0))?;
         self.drain_here()?;
-        // The kernel that waits sees this flag at once.
+        // The waiting kernel sees this flag at once.
         self.begin_await_of(0)?;
         self.drain_here()
     }
 
-    /// Launches the kernel that waits for the next flag; returns where the flag is and which value
-    /// it must have.
+    /// Launches the kernel that waits for the next flag; returns the place of the flag and the value that it must have.
     fn begin_await(&mut self) -> Result<(u64, u32), GpuError> {
         self.arrivals = self.arrivals.wrapping_add(1).max(1);
         let value = self.arrivals;
@@ -201,14 +199,13 @@ impl Meter {
         let mut parameters =
             [pointer(&mut at), pointer(&mut value), pointer(&mut log), pointer(&mut limit)];
         let _current = self.device.current()?;
-        // SAFETY: the parameters are the kernel's; flag and log are this meter's own, and whoever
-        // calls waits for it.
+        // SAFETY: the parameters are the kernel's; flag and log are this meter's own, and the caller waits for it.
         unsafe { self.launch(self.code.wait, 1, 1, &mut parameters)? };
         Ok(flag)
     }
 
-    /// Copies behind a gate, raises the flag of the other device, and waits: the stamps of the gate
-    /// and behind everything.
+    /// Copies behind a gate, raises the flag of the other device, and waits. Returns the stamps of the gate and behind
+    /// everything.
     fn send(
         &mut self,
         mover: Mover,
@@ -222,8 +219,8 @@ impl Meter {
             meter.queue_gate(gate)?;
             meter.queue_copy(mover, copy, table)?;
             match mover {
-                // SAFETY: the flag is in memory that the sink's meter keeps, whose owner this device
-                // reaches; the caller waits. Without flags the driver puts a barrier before it.
+                // SAFETY: the flag is in memory that the sink's meter keeps, whose owner this device reaches; the
+                // caller waits. Without flags the driver puts a barrier before the write.
                 Mover::Engine => unsafe {
                     meter.device.driver().stream_write(meter.stream, flag, value, 0)?;
                 },
@@ -247,7 +244,7 @@ impl Meter {
         unsafe { self.launch(self.code.raise, 1, 1, &mut parameters) }
     }
 
-    /// Does something with the device's context current.
+    /// Runs a closure with the device's context current.
     fn here<T>(&self, what: impl FnOnce(&Self) -> Result<T, GpuError>) -> Result<T, GpuError> {
         let _current = self.device.current()?;
         what(self)

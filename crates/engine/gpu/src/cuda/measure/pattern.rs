@@ -1,5 +1,5 @@
-//! Whether what arrived is what was sent: a pattern of which no byte is 0, written and compared by
-//! kernels at the speed of the device's memory.
+//! Check that the bytes that arrived are those that were sent: kernels write and compare a pattern without zero bytes,
+//! at the speed of the device's memory.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::{FIRST_STAMP, Meter, pointer};
 use crate::device::DeviceMemory;
 use crate::error::GpuError;
 
-/// Blocks that fill and compare: more than any device runs at once.
+/// Most blocks that fill and compare: more than any device runs at once.
 const FILL_BLOCKS: u64 = 2048;
 
 impl Meter {
@@ -39,8 +39,8 @@ impl Meter {
         self.drain()
     }
 
-    /// Counts the words of 8 bytes (in the last word, the bytes) among the first `len` bytes that
-    /// differ from what [`Self::fill`] writes.
+    /// Counts the words of 8 bytes (in the last word, the bytes) among the first `len` bytes that differ from the
+    /// pattern of [`Self::fill`].
     ///
     /// # Errors
     /// As [`Self::fill`].

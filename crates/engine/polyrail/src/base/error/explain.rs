@@ -1,16 +1,17 @@
-//! What to do about an error, and the exit code of a program that ends with it.
+//! Advice on errors, and the exit code of a program that ends with one.
 
 use std::io;
 
 use polyrail_config::{ConfigError, is_wrong_path};
 use polyrail_gpu::GpuError;
 use polyrail_proto::error::{CLOSED, FORKED, PeerError, PostError, TransferError};
+use polyrail_proto::invitation::InvitationError;
 
 use super::{EngineError, RegionError};
 use crate::base::certificate_files::CertificatesError;
 use crate::base::secret_file::SecretFileError;
 
-/// What an error says beyond its text; all errors of this crate do.
+/// Help and exit code of an error; all errors of this crate have them.
 ///
 /// ```
 /// use polyrail::{Config, Engine, Explain};
@@ -21,11 +22,11 @@ use crate::base::secret_file::SecretFileError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Explain: std::error::Error {
-    /// What to do about it, where the message alone does not say.
+    /// Returns advice on a fix, where the message alone does not give it.
     fn help(&self) -> Option<String>;
 
-    /// What a program that ends with it is to exit with: 2 usage or configuration, 3 environment,
-    /// 4 peer or transfer, as the `polyrail` command does.
+    /// Returns the exit code for a program that ends with this error: 2 usage or configuration, 3 environment, 4 peer
+    /// or transfer, as in the `polyrail` command.
     fn exit_code(&self) -> u8;
 }
 
@@ -37,14 +38,31 @@ fn of_file(kind: io::ErrorKind) -> u8 {
     if is_wrong_path(kind) { USAGE } else { ENVIRONMENT }
 }
 
-/// What helps who registers what is no memory.
+/// Advice where memory does not allow the access that peers were to get.
 const PROTECTED: &str = "grant only what the memory allows (Access::READ, POLYRAIL_REMOTE_READ, access=\"read\" in Python), or map it \
      with PROT_READ and PROT_WRITE before it is registered";
 
 const NOT_THERE: &str = "give an address that is mapped, with its length in bytes; memory of a GPU has to be registered as \
      such: Cuda::memory_at, POLYRAIL_CUDA in C, cuda=True in Python, VRAM in NIXL";
 
-/// What helps where an engine can't listen.
+const FILE_WITH_PLUGIN: &str = "register other memory and fill it: Region::fill_from, Region::store_to; or name no \
+     plugin in `rails`";
+
+/// Advice where a region can't be filled from a file or stored to one.
+fn file_help(kind: io::ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        io::ErrorKind::UnexpectedEof => {
+            "take a part of the region that is as long as the rest of the file"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room on the file system, or store to another one"
+        }
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files: `ulimit -f`",
+        _ => return None,
+    })
+}
+
+/// Advice where an engine can't listen.
 fn listen_help(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::PermissionDenied => {
@@ -57,7 +75,7 @@ fn listen_help(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// What helps where a file can't be written.
+/// Advice where a file can't be written.
 const OUTPUT: &str = "name a file in a folder that exists and that you may write; %h is the host's name, %p the process \
      number";
 
@@ -90,18 +108,13 @@ impl Explain for EngineError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(error) => error.exit_code(),
-            Self::Secrets(SecretFileError::Read { source, .. })
-            | Self::Certificates(
-                CertificatesError::Read { source, .. }
-                | CertificatesError::Key(SecretFileError::Read { source, .. }),
-            )
-            | Self::Output { source, .. } => of_file(source.kind()),
+            Self::Secrets(error) => error.exit_code(),
+            Self::Certificates(error) => error.exit_code(),
+            Self::Output { source, .. } => of_file(source.kind()),
             Self::Rails { is_wrong: true, .. }
             | Self::Congestion { .. }
             | Self::Name { .. }
-            | Self::NotHosted { .. }
-            | Self::Secrets(_)
-            | Self::Certificates(_) => USAGE,
+            | Self::NotHosted { .. } => USAGE,
             _ => ENVIRONMENT,
         }
     }
@@ -121,6 +134,8 @@ impl Explain for RegionError {
             ),
             Self::NotThere { .. } => Some(NOT_THERE.to_owned()),
             Self::Protected { .. } => Some(PROTECTED.to_owned()),
+            Self::File { kind, .. } => file_help(*kind).map(str::to_owned),
+            Self::FileWithPlugin => Some(FILE_WITH_PLUGIN.to_owned()),
             Self::TooMany { .. } => Some(
                 "end regions that nobody needs, or register one large region and take parts of it"
                     .to_owned(),
@@ -134,6 +149,8 @@ impl Explain for RegionError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Device(error) => error.exit_code(),
+            Self::File { kind, .. } => of_file(*kind),
+            Self::FileWithPlugin => USAGE,
             _ => PEER,
         }
     }
@@ -164,7 +181,47 @@ impl Explain for GpuError {
     }
 }
 
-/// The protocol's errors, which have their remedies themselves.
+impl Explain for SecretFileError {
+    fn help(&self) -> Option<String> {
+        // The type's own.
+        Some(Self::help(self).to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Read { source, .. } => of_file(source.kind()),
+            _ => USAGE,
+        }
+    }
+}
+
+impl Explain for CertificatesError {
+    fn help(&self) -> Option<String> {
+        // The type's own help.
+        Some(Self::help(self).to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Read { source, .. } => of_file(source.kind()),
+            Self::Key(error) => error.exit_code(),
+            Self::Content { .. } => USAGE,
+        }
+    }
+}
+
+impl Explain for InvitationError {
+    fn help(&self) -> Option<String> {
+        // The type's own help.
+        Some(Self::help(self).to_owned())
+    }
+
+    fn exit_code(&self) -> u8 {
+        USAGE
+    }
+}
+
+/// Implements [`Explain`] for the protocol's errors, which have their own advice.
 macro_rules! explain {
     ($($error:ty),+) => {$(
         impl Explain for $error {

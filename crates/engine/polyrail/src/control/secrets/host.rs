@@ -1,7 +1,7 @@
-//! The secret that the processes of one user on one host share without being told.
+//! The secret that the processes of one user on one host share without configuration.
 //!
-//! It is in a file that only that user can read, in a folder of memory that all containers with the
-//! same `/dev/shm` see. Whoever starts first makes it; it lasts until the host is started again.
+//! The secret is in a file that only that user can read, in a folder of memory that all containers with the same
+//! `/dev/shm` see. The process that starts first creates it. It lasts until the host restarts.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -18,18 +18,18 @@ use crate::base::secret_file::{SecretFileError, read_file};
 const FOLDER: &str = "/dev/shm";
 const FILE: &str = "secret";
 
-/// Why there is no secret of this user on this host.
+/// Error that leaves this user without a secret on this host.
 #[derive(Debug, Error)]
 pub(super) enum HostSecretError {
     /// The folder or the file can't be made.
     #[error("{}: {source}", path.display())]
     System {
-        /// Which.
+        /// The path of either.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody else made the folder, or others may look into it.
+    /// Another user made the folder, or others may read it.
     #[error(
         "{}: mode {mode:04o} of user {owner}, allowed is a folder of this user with mode 0700: \
          somebody else may have made it, remove it",
@@ -38,17 +38,17 @@ pub(super) enum HostSecretError {
     Foreign {
         /// The folder.
         path: PathBuf,
-        /// Its permissions.
+        /// Permissions of the folder.
         mode: u32,
-        /// Its owner.
+        /// Owner of the folder.
         owner: u32,
     },
-    /// The file is not what it should be.
+    /// The file is not as it should be.
     #[error(transparent)]
     File(#[from] SecretFileError),
 }
 
-/// The secret of this process's user on this host; made if there is none yet.
+/// Returns the secret of this process's user on this host, and makes it if there is none yet.
 ///
 /// # Errors
 /// If the file can't be made, or if others could have read or written it.
@@ -66,7 +66,7 @@ fn secret_in(shared: &Path) -> Result<Secret, HostSecretError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
         _ => {}
     }
-    // A link would lead to a folder that somebody else chose.
+    // A link would lead to a folder that another user chose.
     let facts = fs::symlink_metadata(&folder).map_err(system)?;
     if !facts.is_dir() || facts.uid() != own || facts.mode() & 0o077 != 0 {
         let (mode, owner) = (facts.mode() & 0o7777, facts.uid());
@@ -76,12 +76,12 @@ fn secret_in(shared: &Path) -> Result<Secret, HostSecretError> {
     if !path.exists() {
         make(&folder, &path).map_err(system)?;
     }
-    // It has one at least, or could not be read.
+    // The file has at least one secret, or could not be read.
     let first = read_file(&path)?.into_iter().next();
     first.ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
 }
 
-/// Of several processes that start at once one wins: a link never replaces a file.
+/// Makes the file. If several processes start at once, one of them wins: a link never replaces a file.
 fn make(folder: &Path, path: &Path) -> io::Result<()> {
     let (text, name) = (new_secret()?, new_secret()?);
     let draft = folder.join(format!("{FILE}.{}", &name[..16]));

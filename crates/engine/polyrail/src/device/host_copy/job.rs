@@ -1,4 +1,4 @@
-//! A transfer that CPUs copy piece by piece, and how far they are.
+//! A transfer that CPUs copy piece by piece, and its progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::device::host_copy::stages::Stages;
 use crate::device::peer_copy::CopyPart;
 use crate::memory::region_core::RegionCore;
 
-/// What a transfer has to be copied, and for whom.
+/// A request to copy a transfer: the parts, the peer and the deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Order<'a> {
     pub(crate) parts: &'a Arc<[CopyPart]>,
@@ -23,7 +23,7 @@ pub(crate) struct Order<'a> {
     pub(crate) deadline: Option<Time>,
 }
 
-/// A transfer that is copied.
+/// A transfer that is being copied.
 pub(crate) struct HostJob {
     pub(crate) parts: Arc<[CopyPart]>,
     pub(super) bytes: u64,
@@ -35,16 +35,17 @@ pub(crate) struct HostJob {
     is_done: Arc<Done>,
 }
 
-/// Nothing of a job is touched any more. Apart from the job, which keeps regions: they keep this.
+/// Set when nothing touches the memory of a job any more. Separate from the job, since the job keeps its regions alive
+/// and the regions keep this.
 #[derive(Default)]
 struct Done(AtomicBool);
 
 impl HostJob {
-    /// A job that nobody copies yet.
+    /// Makes a job that no thread copies yet.
     pub(crate) fn new(order: Order<'_>) -> Arc<Self> {
         let mut regions: Vec<Arc<RegionCore>> = Vec::new();
         for region in order.parts.iter().flat_map(|part| [&part.from, &part.to]) {
-            // Parts mostly stay in the same two regions; another of one does no harm.
+            // Parts mostly stay in the same two regions; a duplicate does no harm.
             if !regions.iter().rev().take(4).any(|known| Arc::ptr_eq(known, region)) {
                 regions.push(region.clone());
             }
@@ -60,7 +61,7 @@ impl HostJob {
         })
     }
 
-    /// Done when nothing of it is touched any more.
+    /// Returns a ticket that is done when nothing touches the job's memory any more.
     pub(crate) fn ticket(&self) -> Ticket {
         Ticket::new(self.is_done.clone(), 1)
     }
@@ -80,12 +81,12 @@ impl HostJob {
         self.advance(|progress| progress.copied(result));
     }
 
-    /// Stops the job, as [`Progress::stop`] says.
+    /// Stops the job, as described at [`Progress::stop`].
     pub(crate) fn stop(&self, why: Stop) {
         self.advance(|progress| progress.stop(why));
     }
 
-    /// How it ended, if it has.
+    /// Returns how the job ended, if it has.
     pub(crate) fn ended(&self) -> Option<Result<(), Stop>> {
         self.is_done.0.load(Ordering::Acquire).then(|| self.progress.lock().result())
     }
@@ -94,7 +95,7 @@ impl HostJob {
         self.progress.lock().is_all_claimed()
     }
 
-    /// The next piece, unless there is none or it is not wanted.
+    /// Claims the next piece, unless there is none or the job is not wanted.
     pub(super) fn claim(&self) -> Option<(Cursor, u64)> {
         self.advance(|progress| progress.claim(&self.parts, || self.reason_to_stop()))
     }
@@ -107,12 +108,12 @@ impl HostJob {
         has_ended.then_some(Stop::RegionEnded)
     }
 
-    /// Changes the progress, and notes whether the job is over by that.
+    /// Changes the progress, and notes whether that ends the job.
     fn advance<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
         let mut progress = self.progress.lock();
         let result = change(&mut progress);
         if progress.is_over() {
-            // Release: a thread that sees it may use the memory.
+            // Release: a thread that reads it may use the memory.
             self.is_done.0.store(true, Ordering::Release);
         }
         result

@@ -1,4 +1,4 @@
-//! How CPUs copy pieces.
+//! Copies of pieces by CPUs.
 
 use std::io;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 use crate::device::peer_copy::CopyPart;
 use crate::memory::region_memory::RegionMemory;
 
-/// The device whose memory is at this process's end of all parts, if it is a device's.
+/// Returns the device that holds this process's end of all parts, if a device does.
 pub(super) fn device_of(parts: &[CopyPart]) -> Option<&Arc<dyn Device>> {
     let part = parts.first()?;
     part.from.memory.device().or_else(|| part.to.memory.device())
 }
 
-/// Copies so many bytes of the parts. On an error some of them are copied.
+/// Copies `bytes` bytes of the parts. On an error some of them are copied.
 pub(super) fn copy(parts: &[CopyPart], from: Cursor, bytes: u64) -> io::Result<()> {
     let mut batch = Batch::default();
     for Piece { part, offset, len } in pieces(parts, from, bytes) {

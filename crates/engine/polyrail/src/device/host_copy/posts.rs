@@ -1,4 +1,4 @@
-//! What each thread has posted for CPUs to copy, and not seen the end of.
+//! Operations that each thread has posted for CPUs to copy, and not yet seen end.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static POSTS: Cell<Posts> = const { Cell::new(Posts::NONE) };
 }
 
-/// This thread posts an operation. Returns how many it has outstanding besides, 8 at most.
+/// Notes that this thread posts an operation. Returns how many others it has outstanding, 8 at most.
 pub(crate) fn note_post<T>(op: &T) -> u32 {
     let mut posts = POSTS.get();
     let outstanding = posts.note_post(std::ptr::from_ref(op).addr());
@@ -16,10 +16,10 @@ pub(crate) fn note_post<T>(op: &T) -> u32 {
     outstanding
 }
 
-/// This thread sees that an operation is over, or no longer waits for it.
+/// Notes that this thread sees the end of an operation, or no longer waits for it.
 pub(crate) fn note_end<T>(op: &T) {
     let mut posts = POSTS.get();
-    // As where nothing is copied by CPUs.
+    // Always so where CPUs copy nothing.
     if posts.is_empty() {
         return;
     }

@@ -1,6 +1,6 @@
-//! Copies between memory of a device here and host memory of another process, piece by piece: the device
-//! copies to pinned memory of this process and a CPU from there to the other process, or the other way
-//! round. So each byte is copied once by the device and once by a CPU, and the other process does nothing.
+//! Copies between memory of a device here and host memory of another process, piece by piece: the device copies to
+//! pinned memory of this process and a CPU from there to the other process, or in the other direction. So each byte is
+//! copied once by the device and once by a CPU, and the other process does nothing.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::wait_all;
 
-/// Stages of a device: so many threads copy by it at once, and others wait for one of them.
+/// Most stages of a device. As many threads copy with it at once, and others wait for a stage.
 const STAGES_MAX: usize = 8;
-/// Pieces of a stage begin at multiples of this, so that devices copy them with wide words.
+/// Alignment of pieces in a stage, so that devices copy them with wide words.
 const ALIGN_BYTES: u64 = 16;
-/// Where flows may have less pinned memory than this, they need all of it.
+/// Smallest pinned memory limit with which stages are made. Below it, flows need all of the memory.
 const LEAST_LIMIT: u64 = 32 << 20;
 const OTHERS: &str = "a stage is for memory of a device here and of another process";
 const STAGE_BYTES: u64 = PIECE_BYTES + ALIGN_BYTES * PIECE_PARTS as u64;
 
-/// Pieces, and where each is in the stage.
+/// Pieces, each with its place in the stage.
 type Pieces<'a> = SmallVec<[(Piece<'a, Arc<RegionCore>>, u64); 4]>;
 
 /// The stages of an engine.
@@ -34,30 +34,30 @@ pub(crate) struct Stages {
     stock: Arc<Stock>,
     is_allowed: bool,
     devices: Mutex<Vec<OfDevice>>,
-    /// One was given back.
+    /// Signalled when a stage is returned.
     returned: Condvar,
 }
 
 struct OfDevice {
     uuid: [u8; 16],
     idle: Vec<Stage>,
-    /// Idle or lent.
+    /// Number of stages that are idle or lent.
     made: usize,
     /// Fewer than [`STAGES_MAX`] once there is no memory for another one.
     most: usize,
 }
 
-/// A queue of a device, and pinned memory that it copies to and from: room for a piece.
+/// A queue of a device, and pinned memory that it copies to and from, with room for a piece.
 struct Stage {
     queue: Queue,
     memory: Memory,
 }
 
-/// A stage that one thread has.
+/// A stage that a thread has borrowed.
 struct Lent<'a> {
     stages: &'a Stages,
     uuid: [u8; 16],
-    /// Until it is given back.
+    /// Set until the stage is returned.
     stage: Option<Stage>,
 }
 
@@ -68,7 +68,7 @@ impl Stages {
         Self { stock, is_allowed, devices: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// Makes sure that there is one of the device, so that no copy fails for want of memory.
+    /// Makes sure that the device has a stage, so that no copy fails for lack of memory.
     pub(crate) fn prepare(&self, device: &Arc<dyn Device>) -> Result<(), String> {
         match self.is_allowed {
             true => self.take(device).map(drop),
@@ -91,7 +91,7 @@ impl Stages {
             (piece, at)
         };
         let pieces: Pieces<'a> = pieces.map(&mut place).collect();
-        // All of them are of one transfer.
+        // All pieces are of one transfer.
         let is_out = pieces.iter().any(|(piece, _)| piece.part.from.memory.device().is_some());
         if is_out {
             copy_by_device(queue, memory, &pieces)?;
@@ -103,7 +103,7 @@ impl Stages {
         Ok(())
     }
 
-    /// Waits for one if as many as there may be are lent: each is given back after a piece.
+    /// Borrows a stage. Waits if as many as allowed are lent: each is returned after a piece.
     fn take(&self, device: &Arc<dyn Device>) -> Result<Lent<'_>, String> {
         let uuid = device.identity().uuid;
         let lent = |stage| Lent { stages: self, uuid, stage: Some(stage) };
@@ -127,7 +127,7 @@ impl Stages {
                     let of_device = of(&mut devices, uuid);
                     of_device.made -= 1;
                     if of_device.made == 0 {
-                        // Nobody gives one back any more.
+                        // No stage is left that could be returned.
                         self.returned.notify_all();
                         return Err(why);
                     }
@@ -147,7 +147,7 @@ fn of(devices: &mut Vec<OfDevice>, uuid: [u8; 16]) -> &mut OfDevice {
     &mut devices[index]
 }
 
-/// Copies between the device's memory and the stage, and waits for that: some microseconds.
+/// Copies between the device's memory and the stage, and waits for the copy: some microseconds.
 fn copy_by_device(queue: &mut Queue, stage: &Memory, pieces: &Pieces<'_>) -> Result<(), Stop> {
     for (Piece { part, offset, len }, at) in pieces {
         let stage = CopyPlace::Host(stage, *at);
@@ -164,7 +164,7 @@ fn copy_by_device(queue: &mut Queue, stage: &Memory, pieces: &Pieces<'_>) -> Res
     }
     let ticket = queue.begin().map_err(Stop::device)?;
     wait_all([&ticket]);
-    // It lets go of the memory, whose region may end.
+    // Drops the queue's references to the memory, whose region may end.
     queue.under_way();
     ticket.is_done().map(drop).map_err(Stop::device)
 }
@@ -197,7 +197,7 @@ impl Stage {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let Some(mut stage) = self.stage.take() else { return };
-        // After an error a queue never copies again; another may.
+        // A queue never copies again after an error; another may.
         let failed = stage.queue.has_failed();
         stage.queue.discard();
         let mut devices = self.stages.devices.lock();

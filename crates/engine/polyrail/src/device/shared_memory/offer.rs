@@ -1,5 +1,5 @@
-//! How two engines of one host agree on a stream: who connects offers memory in its hello, and the other end
-//! opens it and says so in the memory, before it replies.
+//! Agreement of two engines of one host on a stream: the connecting end offers memory in its hello. The other end opens
+//! it and notes that in the memory, before it replies.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -19,16 +19,17 @@ use crate::device::host_proof::neighbours;
 use crate::device::shared_memory::stream::{BYTES, SharedStream};
 use crate::device::shared_memory::{Shown, open, word};
 
-/// Where the word stands that says what became of the offer.
+/// Offset of the word that holds the state of the offer.
 const STATE_AT: u64 = 0;
-/// Where the layout of the memory, and what its records are sealed with, has its number.
+/// Offset of the number that identifies the layout of the memory and the sealing of its records.
 const LAYOUT_AT: u64 = 8;
-/// The number of this layout. Who changes where words and rings are, what they mean, or what seals records, takes the next.
+/// Number of this layout. Any change to the places or meaning of words and rings, or to the sealing of records, takes
+/// the next.
 const LAYOUT: u64 = 2;
 const OFFERED: u64 = 0;
 const OPENED: u64 = 1;
 const WITHDRAWN: u64 = 2;
-/// Why there is no stream where the other end did not want one.
+/// Error when the other end did not open the stream.
 const NOT_OPENED: &str = "the peer did not open the memory that was offered, and its log says why";
 
 /// The streams with one peer.
@@ -40,9 +41,9 @@ pub(crate) struct PeerStreams {
 
 #[derive(Default)]
 struct News {
-    /// What became of it when a connection was made last, for people.
+    /// Outcome for the connection that was made last, for display.
     last: Option<Result<(), Cow<'static, str>>>,
-    /// After the peer did not open what it was offered, it is offered nothing for a while.
+    /// Pause in the offers after the peer did not open one.
     retry: Retry,
 }
 
@@ -51,12 +52,13 @@ pub(crate) struct StreamOffer {
     shown: Shown,
     place: SharedPlace,
     state: SharedWord,
-    /// Its place among the streams of its engine and peer.
+    /// The place it takes among the streams of its engine and peer.
     taken: Taken,
 }
 
 impl StreamOffer {
-    /// For a connection to the peer, whose process this is. `badge`: the peer finds out by it which process this one is.
+    /// Makes an offer for a connection to the peer, whose process is `_process`. `badge` lets the peer find out which
+    /// process this one is.
     pub(crate) fn new(
         _process: &ProvenProcess,
         badge: &Badge,
@@ -72,12 +74,13 @@ impl StreamOffer {
         Ok(Self { place: shown.place(badge), shown, state, taken })
     }
 
-    /// How the other end finds it.
+    /// Returns how the other end finds the memory.
     pub(crate) fn place(&self) -> SharedPlace {
         self.place
     }
 
-    /// The other end has answered: the stream, if it has opened it before. It can't any more.
+    /// Concludes the offer after the other end's answer: returns the stream if the other end has opened it, and
+    /// withdraws the offer otherwise.
     fn conclude(self) -> Result<Arc<SharedStream>, Cow<'static, str>> {
         match self.state.swap(WITHDRAWN, Ordering::AcqRel) {
             OPENED => Ok(SharedStream::new(self.shown.memory(), [0, 1], self.taken)?),
@@ -87,12 +90,12 @@ impl StreamOffer {
 }
 
 impl PeerStreams {
-    /// For a peer, of the budget of all.
+    /// Makes the streams of a peer, within the budget of all peers.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self { share: budget.share(), news: Mutex::default() }
     }
 
-    /// The peer has answered, who was made this offer: the stream, if it has opened it.
+    /// Concludes the offer after the peer's answer. Returns the stream, if the peer has opened it.
     pub(crate) fn conclude(
         &self,
         offer: Result<StreamOffer, Cow<'static, str>>,
@@ -108,7 +111,7 @@ impl PeerStreams {
         self.note(made.and_then(|made| made))
     }
 
-    /// Notes it, and hands the stream on.
+    /// Notes the outcome, and passes the stream on.
     pub(crate) fn note(
         &self,
         made: Result<Arc<SharedStream>, Cow<'static, str>>,
@@ -117,14 +120,14 @@ impl PeerStreams {
         made.ok()
     }
 
-    /// The last, once there was one.
+    /// Returns the last outcome, once there was one.
     pub(crate) fn last(&self) -> Option<Result<(), Cow<'static, str>>> {
         self.news.lock().last.clone()
     }
 }
 
-/// Whether both ends are meant to be in the same place. That the host is the same is not enough: a container
-/// or a lab is another place, whose links are meant.
+/// Whether both ends are meant to be in the same place. The same host is not enough: a container or a lab is another
+/// place, whose links are meant to be used.
 pub(crate) fn are_in_one_place(from: IpAddr, to: IpAddr) -> Result<(), &'static str> {
     let is_one = from == to || from.is_loopback() && to.is_loopback();
     if is_one { Ok(()) } else { Err("both ends have not the same address") }
@@ -155,7 +158,7 @@ pub(crate) fn accept(
     }
 }
 
-/// Both ends of a stream.
+/// Returns both ends of a stream.
 #[cfg(test)]
 pub(crate) fn pair() -> (Arc<SharedStream>, Arc<SharedStream>) {
     let peer = PeerStreams::new(&Budget::new());
@@ -247,7 +250,7 @@ mod tests {
         assert_eq!(why(offer(&peer)), NOT_OPENED);
         assert_eq!(peer.last(), Some(Err(NOT_OPENED.into())));
         assert!(offer(&PeerStreams::new(&Budget::new())).is_ok(), "another peer");
-        // Another try, after the pause, which it takes.
+        // A later offer, after the pause (skipped here), which the peer opens.
         peer.news.lock().retry = Retry::default();
         let offered = offer(&peer);
         assert!(accept(offered.as_ref().unwrap().place(), &peer).is_ok());

@@ -1,10 +1,9 @@
-//! Rings that two processes of one host have open: the sender's device copies a chunk to one, its
-//! head goes over the flow, and the receiver's device copies the chunk from there.
+//! Rings that two processes of one host have open: the sender's device copies a chunk to the ring, its head goes over
+//! the flow, and the receiver's device copies the chunk from there.
 //!
-//! A ring belongs to one connection of a flow and is never used again for another: whatever the
-//! receiver still copies when the connection is gone, the bytes under it stay as they are. It gives
-//! out a place again only when the chunk there is acknowledged, and the receiver acknowledges when
-//! its device is done.
+//! A ring belongs to one connection of a flow and is never reused for another: if the receiver still copies when the
+//! connection is gone, the bytes that it reads stay as they are. The ring reuses a place only when the chunk there is
+//! acknowledged, and the receiver acknowledges when its device is done.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -26,10 +25,11 @@ pub(crate) struct SharedRing {
     pub(crate) ring: Ring,
     stock: Arc<Stock>,
     _shown: Shown,
-    /// Until it is announced to the peer on this connection.
+    /// Set until the ring is announced to the peer on this connection.
     unannounced: Option<SharedPlace>,
     is_pinned: bool,
-    /// Frames of the flow, counted from 1, whose payload lies here, also if it is sent, oldest first.
+    /// Frames of the flow, counted from 1, whose payload lies here, oldest first. Includes frames whose payload is also
+    /// sent.
     frames: VecDeque<u64>,
 }
 
@@ -46,8 +46,8 @@ struct Opened {
 }
 
 impl SharedRing {
-    /// See [`Ring::new`]. The memory is pinned for `device`, if there is one. `badge`: the peer, whose process is known,
-    /// finds out by it which process this one is.
+    /// Makes a ring, see [`Ring::new`]. The memory is pinned for `device`, if there is one. `badge` lets the peer,
+    /// whose process is known, find out which process this one is.
     pub(crate) fn new(
         _peer: &ProvenProcess,
         badge: &Badge,
@@ -68,7 +68,7 @@ impl SharedRing {
         Ok(Self { ring, stock, _shown: shown, unannounced, is_pinned, frames })
     }
 
-    /// Pins the memory, if it isn't yet.
+    /// Pins the memory, if it isn't pinned yet.
     pub(crate) fn pin_for(&mut self, device: Option<&dyn Device>) -> Result<(), String> {
         if device.is_some() && !self.is_pinned {
             self.ring.replace(pinned(device, self.ring.memory().clone(), &self.stock)?);
@@ -77,25 +77,25 @@ impl SharedRing {
         Ok(())
     }
 
-    /// Whether a device copies to it.
+    /// Whether the memory is pinned, so that a device can copy to it.
     pub(crate) fn is_pinned(&self) -> bool {
         self.is_pinned
     }
 
-    /// The frame of this number has its payload here, where the place was taken last, and is sent with
-    /// it: the peer need not know of the ring.
+    /// Notes that the payload of frame `frame` lies in the place taken last, and is sent with the frame as well: the
+    /// peer need not know of the ring.
     pub(crate) fn keep(&mut self, frame: u64) {
         self.frames.push_back(frame);
     }
 
-    /// The frame of this number has its payload here, where the place was taken last. Says what the
-    /// peer has to be told first.
+    /// Notes that the payload of frame `frame` lies in the place taken last. Returns the ring's place if it must be
+    /// announced to the peer first.
     pub(crate) fn note(&mut self, frame: u64) -> Option<SharedPlace> {
         self.keep(frame);
         self.unannounced.take()
     }
 
-    /// The peer is done with all frames up to this one.
+    /// Releases the places of all frames up to this one, which the peer is done with.
     pub(crate) fn release(&mut self, frame: u64) {
         while self.frames.front().is_some_and(|oldest| *oldest <= frame) {
             self.frames.pop_front();
@@ -109,12 +109,12 @@ impl PeersRing {
         Self { place, open: None, retry: Retry::default() }
     }
 
-    /// Whether chunks can be copied from it, by a device or by the CPU.
+    /// Whether a device, or else the CPU, can copy chunks from the ring.
     pub(crate) fn is_open(&self, for_device: bool) -> bool {
         self.open.as_ref().is_some_and(|open| open.is_pinned || !for_device)
     }
 
-    /// Opens it, unless that has failed a moment ago. It is an error the first time only. Takes
+    /// Opens the ring, unless that has failed a moment ago. Only the first failure returns an error. Takes
     /// milliseconds.
     pub(crate) fn open(
         &mut self,
@@ -155,24 +155,23 @@ impl PeersRing {
         Ok(Opened { memory: pinned(device, memory, stock)?, is_pinned: device.is_some() })
     }
 
-    /// Lets go of its memory, which nothing copies from. It can be opened again. Says whether it was
-    /// open.
+    /// Releases the memory, from which no copy may be under way. It can be opened again. Returns whether it was open.
     pub(crate) fn close(&mut self) -> bool {
         self.open.take().is_some()
     }
 
-    /// Its bytes, if it is open.
+    /// Returns the ring's memory, if it is open.
     pub(crate) fn memory(&self) -> Option<&Memory> {
         self.open.as_ref().map(|open| &open.memory)
     }
 
-    /// Whether a chunk of that size lies in it from `at` on.
+    /// Whether a chunk of `len` bytes at `at` lies within the ring.
     pub(crate) fn holds(&self, at: u64, len: u64) -> bool {
         at.checked_add(len).is_some_and(|end| end <= self.place.bytes)
     }
 }
 
-/// The memory, pinned for the device, if there is one.
+/// Returns the memory, pinned for the device, if there is one.
 fn pinned(
     device: Option<&dyn Device>,
     memory: Memory,
@@ -198,7 +197,7 @@ mod tests {
 
     const RING: u64 = 1 << 16;
 
-    /// This process is both ends.
+    /// Stands for the peer: this process is both ends.
     fn this_process() -> Arc<ProvenProcess> {
         neighbours().1
     }
@@ -273,7 +272,7 @@ mod tests {
         drop(taken);
         peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap();
         assert!(peers.memory().is_none(), "it was tried a moment ago");
-        // For so long it is left alone.
+        // The ring is not retried for this long.
         std::thread::sleep(Retry::SHORTEST);
         peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap();
         assert!(peers.is_open(true));

@@ -1,31 +1,30 @@
-//! A stream of bytes both ways between two processes of one host, through memory that both have open:
-//! what a connection's socket does, without a system call for each message.
+//! A stream of bytes both ways between two processes of one host, through memory that both have open. It replaces a
+//! connection's socket, without a system call for each message.
 //!
-//! Each direction is a ring of bytes with one writer and one reader. The connection stays: over it
-//! each end wakes the other one when that sleeps, and learns of its end. `wake::stream_words` has the
-//! protocol of sleeping.
+//! Each direction is a ring of bytes with one writer and one reader. The connection stays: over it each end wakes the
+//! other from sleep and notices its end. `wake::stream_words` has the protocol of sleeping.
 //!
-//! The memory's other owner may be hostile. Nothing here believes a position that can't be, and bytes
-//! leave the ring by being copied, once, before anybody looks at them: so nobody can change what was
-//! checked. There is no other state in the memory.
+//! The memory's other owner may be hostile. Impossible positions are refused, and bytes leave the ring by one copy
+//! before they are looked at, so the other end can't change what was checked. There is no other state in the memory.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polyrail_sys::{In, IoVecs, Memory, Out, SharedWord};
+use rustix::io::Errno;
 
 use crate::device::shared_memory::word;
 use crate::wake::stream_words::StreamWords;
 use polyrail_proto::budget::Taken;
 
-/// Bytes of a ring: fifteen messages of 64 KiB. Where both ends share a CPU, each turn of one moves as much as fits; with a
-/// quarter of this they moved a third of what sockets did.
+/// Bytes of a ring: fifteen messages of 64 KiB. If both ends share a CPU, each turn of one moves as much as fits; with
+/// a quarter of this they moved a third of what sockets did.
 const RING_BYTES: u64 = 1 << 20;
-/// Who found a ring full goes on when so much of it is free: two ends that both poll would pass on a few
-/// bytes at a time otherwise.
+/// Free bytes at which an end that found the ring full goes on. Otherwise two ends that both poll would pass on a few
+/// bytes at a time.
 const ENOUGH_ROOM: u64 = RING_BYTES / 4;
-/// The first line belongs to `offer`. Each end's words of a direction have a line of their own.
+/// The first line belongs to `offer`. Each end has its own line for its words of a direction.
 const WORDS_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 128;
 pub(super) const BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
@@ -34,24 +33,24 @@ pub(super) const BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
 pub(crate) struct SharedStream {
     out: Direction,
     into: Direction,
-    /// The socket may have something to say.
+    /// Set if the socket may have something to read.
     looks: AtomicBool,
-    /// There was no room for bytes that this end has.
+    /// Set if there was no room for bytes that this end has.
     is_full: AtomicBool,
-    /// Its place among the streams of its engine and peer.
+    /// The stream's place among those of its engine and peer.
     _place: Taken,
 }
 
 struct Direction {
     ring: Memory,
     written: SharedWord,
-    /// The end that writes has given up the connection: what it wrote is not to be read any more.
+    /// Set by the writing end when it gives up the connection: its bytes must not be read any more.
     ended: SharedWord,
     writer_waits: SharedWord,
     read: SharedWord,
     reader_sleeps: SharedWord,
-    /// How far this end is, and how far it has seen the other one. Whoever drives the flow uses them,
-    /// one at a time.
+    /// Positions of this end and, as last seen, of the other one. Used by one thread at a time, the one that drives the
+    /// flow.
     own: AtomicU64,
     other: AtomicU64,
 }
@@ -60,12 +59,12 @@ struct Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) bytes: usize,
-    /// The other end sleeps, and has to be woken.
+    /// The other end sleeps and must be woken.
     pub(crate) wakes: bool,
 }
 
 impl SharedStream {
-    /// The end that writes to the first of these rings and reads from the second.
+    /// Creates the end that writes to the first of these rings and reads from the second.
     pub(super) fn new(
         memory: &Memory,
         [out, into]: [u64; 2],
@@ -76,7 +75,7 @@ impl SharedStream {
         Ok(Arc::new(Self { out, into, looks, is_full, _place: place }))
     }
 
-    /// Writes what there is room for.
+    /// Writes as many bytes as there is room for.
     pub(crate) fn send(&self, from: &IoVecs<'_, Out>) -> io::Result<Moved> {
         let Direction { ring, own, other, .. } = &self.out;
         let (written, wanted) = (own.load(Ordering::Relaxed), from.bytes() as u64);
@@ -92,13 +91,13 @@ impl SharedStream {
         let (at, first) = part_before_the_end(written, bytes);
         let copied = from.copy_to(0, (ring, at), first);
         let copied = copied.and_then(|()| from.copy_to(first as usize, (ring, 0), bytes - first));
-        copied.map_err(io::Error::other)?;
+        copied.map_err(|_| no_memory())?;
         own.store(written + bytes, Ordering::Relaxed);
         self.is_full.store(false, Ordering::Relaxed);
         Ok(Moved { bytes: bytes as usize, wakes: self.out.words().publish(written + bytes) })
     }
 
-    /// Reads what there is, at most what there are places for.
+    /// Reads the available bytes, at most as many as fit.
     pub(crate) fn receive(&self, into: &mut IoVecs<'_, In>) -> io::Result<Moved> {
         let Direction { ring, own, other, ended, .. } = &self.into;
         if ended.load(Ordering::Acquire) != 0 {
@@ -116,27 +115,27 @@ impl SharedStream {
         let (at, first) = part_before_the_end(read, bytes);
         let copied = into.copy_from(0, (ring, at), first);
         let copied = copied.and_then(|()| into.copy_from(first as usize, (ring, 0), bytes - first));
-        copied.map_err(io::Error::other)?;
+        copied.map_err(|_| no_memory())?;
         own.store(read + bytes, Ordering::Relaxed);
         let is_enough = there - bytes <= RING_BYTES - ENOUGH_ROOM;
         let wakes = self.into.words().give_back(read + bytes, is_enough);
         Ok(Moved { bytes: bytes as usize, wakes })
     }
 
-    /// Whether there may be something to read.
+    /// Returns whether there may be something to read.
     pub(crate) fn has_come(&self) -> bool {
         let Direction { written, own, ended, .. } = &self.into;
         let is_new = written.load(Ordering::Relaxed) != own.load(Ordering::Relaxed);
         is_new || ended.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be room again for an end that found none.
+    /// Returns whether there may be room again for an end that found none.
     pub(crate) fn has_room(&self) -> bool {
         self.out.read.load(Ordering::Relaxed) >= self.enough_read()
     }
 
-    /// Whether this end may sleep: whatever it waits for will wake it. An end that leaves alone what has
-    /// come, for now, waits for room only.
+    /// Returns whether this end may sleep: then every event that it waits for wakes it. With `leaves_alone`, the end
+    /// does not read for now and waits for room only.
     pub(crate) fn may_sleep(&self, leaves_alone: bool) -> bool {
         let is_full = self.is_full.load(Ordering::Relaxed);
         (!is_full || self.out.words().writer_may_wait(self.enough_read()))
@@ -144,40 +143,40 @@ impl SharedStream {
                 || self.into.words().reader_may_sleep(self.into.own.load(Ordering::Relaxed)))
     }
 
-    /// This end is awake again.
+    /// Marks this end as awake again.
     pub(crate) fn is_awake(&self) {
         self.into.words().reader_is_awake();
         self.out.words().writer_is_awake();
     }
 
-    /// How far the other end has read when there is room enough for an end that found none.
+    /// Position of the reading end at which there is enough room for an end that found none.
     fn enough_read(&self) -> u64 {
         (self.out.own.load(Ordering::Relaxed) + ENOUGH_ROOM).saturating_sub(RING_BYTES)
     }
 
-    /// Whether there was no room for bytes that this end has.
+    /// Returns whether there was no room for bytes that this end has.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the other end has read, as it says: no more than were written.
+    /// Bytes that the other end says it has read; never more than were written.
     pub(crate) fn read_by_other(&self) -> u64 {
         let Direction { read, own, .. } = &self.out;
         read.load(Ordering::Relaxed).min(own.load(Ordering::Relaxed))
     }
 
-    /// This end has given up the connection, and sends again elsewhere what was not acknowledged: what
-    /// is still in the ring is not to arrive later.
+    /// Gives up the connection. This end sends again elsewhere what was not acknowledged, so bytes still in the ring
+    /// must not arrive later.
     pub(crate) fn abandon(&self) {
         self.out.ended.store(1, Ordering::Release);
     }
 
-    /// The socket may have something to say: that the other end has ended, or wakes this one.
+    /// Notes that the socket may have something to read: the other end has ended, or wakes this one.
     pub(crate) fn note_event(&self) {
         self.looks.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the socket has to be looked at; from now on it has not.
+    /// Returns whether the socket must be read, and clears that.
     pub(crate) fn must_look(&self) -> bool {
         self.looks.load(Ordering::Relaxed) && self.looks.swap(false, Ordering::Relaxed)
     }
@@ -206,14 +205,13 @@ impl Direction {
         StreamWords { written, read, reader_sleeps, writer_waits }
     }
 
-    /// How far the end that reads is, which has not read more than was written, nor takes anything back.
+    /// Position of the reading end. It can't exceed the bytes written, and can't go back.
     fn other_has_read(&self, written: u64) -> io::Result<u64> {
         let read = self.read.load(Ordering::Acquire);
         self.note_other(read, self.other.load(Ordering::Relaxed)..=written)
     }
 
-    /// How far the end that writes is, which has not written more than there is room for, nor takes
-    /// anything back.
+    /// Position of the writing end. It can't exceed the room, and can't go back.
     fn other_has_written(&self, read: u64) -> io::Result<u64> {
         let written = self.written.load(Ordering::Acquire);
         self.note_other(written, self.other.load(Ordering::Relaxed)..=read + RING_BYTES)
@@ -232,7 +230,12 @@ impl Direction {
     }
 }
 
-/// Where in the ring a position lies, and how many of the bytes from there on come before its end.
+/// The kernel's error for bytes that no longer exist: the places were checked, so their file was cut off.
+fn no_memory() -> io::Error {
+    Errno::FAULT.into()
+}
+
+/// Returns a position's place in the ring, and how many of the bytes from there on come before the ring's end.
 fn part_before_the_end(position: u64, bytes: u64) -> (u64, u64) {
     let at = position % RING_BYTES;
     (at, bytes.min(RING_BYTES - at))

@@ -1,4 +1,4 @@
-//! What is known of a peer's memory, which threads wait for: see [`polyrail_proto::sharing`].
+//! State of the trial of memory shared with a peer, which threads wait for: see [`polyrail_proto::sharing`].
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,38 +10,38 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::device::shared_memory::Shown;
 
-/// Bytes that are shown.
+/// Bytes of the page that an engine shows.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// What is known of a peer.
+/// State of the trial with a peer.
 #[derive(Default)]
 pub(crate) struct Sharing {
     trial: Mutex<Trial>,
     pub(crate) changed: Condvar,
 }
 
-/// The page that an engine shows, once it is needed.
+/// The page that an engine shows, made when it is first needed.
 pub(crate) type Page = OnceLock<Shown>;
 
 impl Sharing {
-    /// Whether it may be tried: it did not fail a moment ago.
+    /// Whether sharing may be tried: it has not failed a moment ago.
     pub(crate) fn may_work(&self) -> bool {
         self.lock().trouble(now).is_none()
     }
 
-    /// Whether it did, and has not failed a moment ago.
+    /// Whether sharing worked, and has not failed a moment ago.
     pub(crate) fn works(&self) -> bool {
         self.lock().works(now)
     }
 
-    /// It turned out that it does not work. Says whether that is news.
+    /// Notes that sharing does not work. Returns whether that is news.
     pub(crate) fn fail(&self, why: String) -> bool {
         let is_news = self.lock().fail(why, now());
         self.changed.notify_all();
         is_news
     }
 
-    /// The peer is gone, and will not answer.
+    /// Ends the wait for the answer of a peer that is gone.
     pub(crate) fn stop_waiting(&self) {
         self.lock().stop_waiting();
         self.changed.notify_all();

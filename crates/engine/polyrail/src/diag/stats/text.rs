@@ -1,4 +1,4 @@
-//! Counters as lines of a log.
+//! Counters as log lines.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -67,7 +67,7 @@ impl PeerStats {
     }
 }
 
-/// What took no rail.
+/// The payload that used no rail.
 fn write_others(f: &mut Formatter<'_>, shared: u64, copied: u64) -> Result {
     if shared > 0 {
         write!(f, ", left {} in shared memory", Bytes(shared))?;

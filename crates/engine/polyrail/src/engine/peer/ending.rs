@@ -1,4 +1,4 @@
-//! Whoever waits for the end of a peer, and who tells them.
+//! Waiting for the end of a peer, and waking those waiters.
 
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
@@ -8,27 +8,26 @@ use parking_lot::Mutex;
 
 use crate::engine::tasks::{Answer, Bells, PendingAnswer, TaskPlace, question};
 
-/// The end of a peer. Why it came is known before anybody is told.
+/// The end of a peer. Its reason is known before any waiter wakes.
 pub(crate) struct Ending {
     owner: Weak<dyn Owner>,
-    /// Until it has come.
+    /// None once the end has come.
     answer: Mutex<Option<Answer<()>>>,
     asked: PendingAnswer<()>,
 }
 
-/// The engine of a peer, as a thread needs it that waits for the end of the peer.
+/// The engine of a peer, as far as a thread needs it that waits for the peer's end.
 pub(crate) trait Owner: Send + Sync {
-    /// Whether this process is a copy, by `fork`, of the one whose engine it is.
+    /// Whether this process is a copy, by `fork`, of the engine's process.
     fn is_forked(&self) -> bool;
 
-    /// Has a peer that is silent asked for a sign of life, now that somebody waits for its end.
+    /// Makes the control thread ask a silent peer for a sign of life, now that a thread waits for its end.
     fn look_after(&self);
 
-    /// With `progress = caller`: looks for events and moves data. Says whether any moved.
+    /// With `progress = caller`: looks for events and moves data. Returns whether any moved.
     fn help(self: Arc<Self>) -> bool;
 
-    /// Waits until `over`, at most until the moment given, sleeping by `sleep` (which may return
-    /// early) or moving data.
+    /// Waits until `over`, at most until the given moment. Sleeps by `sleep` (which may return early), or moves data.
     fn wait_until(
         self: Arc<Self>,
         until: Option<Instant>,
@@ -36,12 +35,12 @@ pub(crate) trait Owner: Send + Sync {
         sleep: &dyn Fn(Duration),
     );
 
-    /// With `progress = caller`: polls the task again at once, as nobody else makes progress.
+    /// With `progress = caller`: polls the task again at once, because no other thread makes progress.
     fn poll_again(&self, waker: &Waker);
 }
 
 impl Ending {
-    /// Of a peer of this engine, whose bells these are.
+    /// The end of a peer of this engine, which owns the bells.
     pub(crate) fn new(bells: &Arc<Bells>, owner: Weak<dyn Owner>) -> Self {
         let (answer, asked) = question(bells);
         Self { owner, answer: Mutex::new(Some(answer)), asked }
@@ -52,18 +51,18 @@ impl Ending {
         self.owner.upgrade()
     }
 
-    /// It has come: wakes everybody, and loops that poll. Not to be called with a lock held.
+    /// Wakes all waiters and polling loops at the end of the peer. The caller must hold no lock.
     pub(crate) fn come(&self) {
         let answer = self.answer.lock().take();
         drop(answer);
     }
 
-    /// Sleeps until it has come, at most `limit`.
+    /// Sleeps until the end has come, at most `limit`.
     pub(crate) fn sleep(&self, limit: Duration) {
         self.asked.wait(limit);
     }
 
-    /// Whether it has come; if not, the task is woken when it does.
+    /// Returns whether the end has come. If not, the task is woken when it does.
     pub(crate) fn poll(&self, place: &mut TaskPlace, waker: &Waker) -> Poll<()> {
         self.asked.poll(place, waker).map(drop)
     }

@@ -1,4 +1,4 @@
-//! Flows towards a peer: which are up, and whose rail may be dead.
+//! Flows to a peer: which are up, and whose rail may be dead.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,23 +17,23 @@ use super::{PeerShared, TxSide};
 use crate::device::wire::Wire;
 use crate::engine::settings::EngineSettings;
 
-/// A flow towards the peer.
+/// A flow to the peer.
 pub(crate) struct FlowSlot {
     pub(crate) proxy: usize,
     pub(crate) up: AtomicBool,
-    /// When it came up last, by the monotonic clock.
+    /// Time at which it last came up, by the monotonic clock.
     pub(crate) up_since: AtomicU64,
-    /// Until when it takes nothing, by the monotonic clock.
+    /// Time until which it accepts nothing, by the monotonic clock.
     pub(crate) rests_until: AtomicU64,
     pub(crate) epoch: AtomicU64,
-    /// When it is connected again; the control thread asks.
+    /// Time of the next connection attempt, which the control thread reads.
     pub(crate) reconnect: Mutex<Reconnect>,
     pub(crate) stats: FlowStats,
-    /// Held for looking at its counters only; the proxy owns the bytes.
+    /// Locked only to read its counters. The proxy owns the bytes.
     pub(crate) wire: Mutex<Option<Wire>>,
 }
 
-/// The flows of a new peer with this number: all are down.
+/// The flows of a new peer with this number, all down.
 pub(super) fn flow_slots(layout: &Layout, number: u32, proxies: &Placement) -> Vec<FlowSlot> {
     (0..layout.flows())
         .map(|flow| FlowSlot {
@@ -58,12 +58,12 @@ impl PeerShared {
         self.links.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
     }
 
-    /// Returns whether flows of it are up, for all that is known.
+    /// Whether flows of the peer are up, as far as known.
     pub(crate) fn has_arrivals(&self) -> bool {
         self.links.rx_flows_up.load(Ordering::Acquire) > 0
     }
 
-    /// Returns how its session stands, for a hello of it.
+    /// State of its session, for a hello of the peer.
     pub(crate) fn live(&self) -> Live {
         let standing = &self.life.standing;
         Live {
@@ -74,18 +74,18 @@ impl PeerShared {
         }
     }
 
-    /// Returns whether flows are up that it would be told on, or hears us by.
+    /// Whether flows are up to the peer, or, if this engine does not want flows, from it.
     pub(crate) fn is_reached(&self) -> bool {
         let has_arrivals = self.has_arrivals();
         self.flows_up() > 0 || (!self.life.standing.wants_flows() && has_arrivals)
     }
 
-    /// Looks whether flows are up, and notes it.
+    /// Notes whether flows are up.
     pub(crate) fn note_flows(&self) {
         self.life.standing.note_flows(|| self.is_reached());
     }
 
-    /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them until now.
+    /// Makes those flows pull that the sender core wants to: it has left chunks to them, or denied them until now.
     pub(crate) fn announce_wanted(&self, tx: &mut TxSide, now: u64) {
         for flow in tx.sender.wakes(Time(now)) {
             let proxy = self.links.flows[flow.0 as usize].proxy;
@@ -93,13 +93,13 @@ impl PeerShared {
         }
     }
 
-    /// Whether it has said something on a flow towards it that nobody has read yet.
+    /// Whether the peer has sent something on a flow to it that is still unread.
     pub(crate) fn has_unread(&self) -> bool {
         let has_unread = |slot: &FlowSlot| slot.wire.lock().as_ref().is_some_and(Wire::has_unread);
         self.links.flows.iter().any(has_unread)
     }
 
-    /// A flow is connected.
+    /// Notes that a flow has connected.
     pub(crate) fn flow_up(&self, flow: FlowIndex, now: Time) {
         let mut tx = self.tx();
         tx.sender.handle_flow_up(now, flow);
@@ -108,7 +108,7 @@ impl PeerShared {
         self.layout.pairs.note_up(self.layout.pair_index(flow));
     }
 
-    /// Whether connections of the pair at this position come up and die young.
+    /// Whether connections of the pair at this position come up and soon fail.
     pub(crate) fn dies_young(&self, pair: usize) -> bool {
         let dies_young =
             |flow: FlowIndex| self.links.flows[flow.0 as usize].reconnect.lock().dies_young();
@@ -121,8 +121,8 @@ impl PeerShared {
         self.layout.flows_of(pair).any(is_up)
     }
 
-    /// For how long nothing may go on with a rail. A plugin that accepts a connection may hold up whatever else its engine
-    /// does meanwhile: that is no fault of the rails.
+    /// Time for which a rail may make no progress. A plugin that accepts a connection may delay all other work
+    /// of its engine meanwhile, without a fault of the rails.
     pub(crate) fn stall(&self, settings: &EngineSettings, now: Time) -> Duration {
         if self.beside.carriers.lock().are_coming(now) {
             return settings.rail_stall.max(settings.peer_timeout / 2);
@@ -130,7 +130,7 @@ impl PeerShared {
         settings.rail_stall
     }
 
-    /// Whether a connection to it may go through shared memory, or why not.
+    /// Returns whether a connection to the peer may use shared memory, or why not.
     pub(crate) fn may_share(&self, settings: &EngineSettings) -> Result<(), &'static str> {
         let knows = self.card.capabilities.contains(Capabilities::SHARED_STREAM);
         match (self.says_same_host, settings.caller_driven, settings.shared_stream, knows) {
@@ -142,8 +142,7 @@ impl PeerShared {
         }
     }
 
-    /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained
-    /// by knowing that.
+    /// Notes that a flow has stalled, so its rail may be dead. Does nothing where there is no other rail.
     pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
         let pair = self.layout.pair_index(flow);
         let is_elsewhere = |index: usize| self.layout.pair_index(FlowIndex(index as u32)) != pair;
@@ -154,7 +153,7 @@ impl PeerShared {
         }
     }
 
-    /// Whether the rail of a flow may be dead, for all that the flow has seen.
+    /// Whether the rail of a flow may be dead, as far as the flow has seen.
     pub(crate) fn is_suspect(&self, tx: &TxSide, flow: FlowIndex, quiet: Duration) -> bool {
         tx.suspects.hold(self.layout.pair_index(flow), tx.sender.flow_progress(flow), quiet)
     }

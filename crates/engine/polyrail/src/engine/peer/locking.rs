@@ -1,4 +1,4 @@
-//! The locks of a peer's two halves: how they are taken, and how long a thread spins for one before it sleeps.
+//! Locks of a peer's two sides, and the time that a thread spins for one before it sleeps.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,9 +7,9 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{PeerShared, RxSide, TxSide};
 use crate::base::callback::HoldsUserLock;
 
-/// A half of a peer, locked. What the user gave does not end meanwhile.
+/// A locked side of a peer. Meanwhile no object of the user is dropped.
 pub(crate) struct Locked<'a, T> {
-    // In this order: the lock is free when things end.
+    // In this order: the lock is free when the user's objects are dropped.
     guard: MutexGuard<'a, T>,
     _held: HoldsUserLock,
 }
@@ -29,25 +29,25 @@ impl<T> DerefMut for Locked<'_, T> {
 }
 
 impl PeerShared {
-    /// The sending half. The state stays consistent if a holder panicked: each change is whole
-    /// before the lock is released.
+    /// Locks the sending side. The state stays consistent if a holder panicked: each change is complete before the lock
+    /// is released.
     pub(crate) fn tx(&self) -> Locked<'_, TxSide> {
         self.lock(&self.tx)
     }
 
-    /// The sending half, unless somebody holds it.
+    /// Locks the sending side, unless another thread holds it.
     pub(crate) fn try_tx(&self) -> Option<Locked<'_, TxSide>> {
         let held = HoldsUserLock::begin();
         self.tx.try_lock().map(|guard| Locked { guard, _held: held })
     }
 
-    /// The receiving half. See [`Self::tx`].
+    /// Locks the receiving side. See [`Self::tx`].
     pub(crate) fn rx(&self) -> Locked<'_, RxSide> {
         self.lock(&self.rx)
     }
 
-    /// Does something without the lock of the receiving half, which its holder gets back afterwards:
-    /// as in [`Self::lock`], after a while of trying.
+    /// Runs `work` without the lock of the receiving side, and locks it again afterwards: as in [`Self::lock`], after
+    /// spinning for a while.
     pub(crate) fn without_rx<R>(&self, rx: &mut Locked<'_, RxSide>, work: impl FnOnce() -> R) -> R {
         MutexGuard::unlocked(&mut rx.guard, || {
             let done = work();
@@ -56,24 +56,24 @@ impl PeerShared {
         })
     }
 
-    /// Whether somebody holds the sending half just now, perhaps without a CPU.
+    /// Whether a thread holds the sending side at the moment, perhaps without a CPU.
     pub(crate) fn is_tx_held(&self) -> bool {
         self.tx.is_locked()
     }
 
-    /// The same for either half.
+    /// Whether a thread holds either side.
     pub(crate) fn is_held(&self) -> bool {
         self.is_tx_held() || self.rx.is_locked()
     }
 
-    /// Chunks that wait to be sent; `None` if somebody sends or takes acknowledgements just now,
-    /// whom it is not worth to wait for.
+    /// Number of chunks that wait to be sent. `None` if another thread is sending or taking acknowledgements; waiting
+    /// for it does not pay.
     pub(crate) fn pending(&self) -> Option<usize> {
         self.tx.try_lock().map(|tx| tx.sender.pending())
     }
 
-    /// Both locks are held for a microsecond. Whoever sleeps for one is away for far longer, and
-    /// then all who come later sleep, too; so where CPUs are to spare it is tried for a while.
+    /// Locks a side. Both locks are held for a microsecond. A thread that sleeps for one is away for far longer, and
+    /// then all later ones sleep, too. So where CPUs are to spare the thread spins for a while first.
     fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> Locked<'a, T> {
         let held = HoldsUserLock::begin();
         let mut left = self.pauses();
@@ -88,7 +88,7 @@ impl PeerShared {
         }
     }
 
-    /// How often to look at a lock before it does not pay any longer.
+    /// Number of looks at a lock until more no longer pay.
     fn pauses(&self) -> u32 {
         /// About 20 µs.
         const PAUSES: u32 = 500;
@@ -98,7 +98,7 @@ impl PeerShared {
 
 /// Returns when the lock seems to be free, or no pauses are left.
 fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
-    // To look leaves the line with the lock to who holds it.
+    // Only looking leaves the cache line of the lock to its holder.
     while *left > 0 && mutex.is_locked() {
         std::hint::spin_loop();
         *left -= 1;

@@ -1,4 +1,4 @@
-//! One posted operation, from post to completion. `carrying` is for one that the rails may not carry.
+//! One posted operation, from post to completion. `carrying` handles operations that may not use the rails.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -21,21 +21,20 @@ use crate::engine::tasks::Bells;
 
 mod carrying;
 
-/// Operations of which an engine keeps the memory when they are over. More are seldom outstanding.
+/// Number of finished operations whose memory an engine keeps. More are seldom outstanding.
 const SPARES: usize = 256;
 
-/// A posted operation, as the user's handle and all who work on it share it.
+/// A posted operation, shared by the user's handle and all threads that work on it.
 pub(crate) type OpHandle = Pooled<Op>;
 
-/// A posted operation.
 pub(crate) struct Op {
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) posted: Time,
     pub(crate) deadline: Option<Time>,
-    /// What this post tells the peer instead of the request's own notification.
+    /// Notification of this post, which replaces the request's own.
     notification: Option<Vec<u8>>,
     state: AtomicU32,
-    /// Parts that are not over; a read of many segments has several.
+    /// Number of parts that are not over. A read of many segments has several.
     parts: AtomicU32,
     bytes: AtomicU64,
     /// Number on the wire once a sender has it, 0 before.
@@ -43,16 +42,16 @@ pub(crate) struct Op {
     result: OnceLock<Result<Outcome, TransferError>>,
     /// The task that awaits it.
     task: Mutex<Option<Waker>>,
-    /// What a device said when it failed to copy.
+    /// Error that a device reported when it failed to copy.
     device_error: OnceLock<String>,
-    /// Where it is not the rails that carry it.
+    /// Carrier of the payload, unless the rails carry it.
     carriage: OnceLock<Carriage>,
     pool: Arc<OpsPool>,
 }
 
-/// How many operations are outstanding, and how many may be.
+/// Number of outstanding operations, and their limit.
 pub(crate) struct OpsPool {
-    /// Where transfers are counted, if anybody is to see it.
+    /// Durations of transfers, counted only if metrics are served.
     pub(crate) durations: Option<Box<Durations>>,
     listeners: Arc<Listeners>,
     pub(crate) bells: Arc<Bells>,
@@ -61,13 +60,13 @@ pub(crate) struct OpsPool {
     spares: Spares<Op>,
 }
 
-/// Bits of the state. Somebody sleeps on the word:
+/// Bits of the state. A thread sleeps on the word:
 const SLEPT_ON: u32 = 1;
-/// A task is to be woken:
+/// A task waits to be woken:
 const AWAITED: u32 = 2;
-/// It is over:
+/// The operation is over:
 const OVER: u32 = 4;
-/// It must not begin any more:
+/// The operation must not begin any more:
 const WITHDRAWN: u32 = 8;
 
 impl OpsPool {
@@ -90,7 +89,7 @@ impl OpsPool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether every operation is over, and who wanted to be told of it has been.
+    /// Whether every operation is over and all their listeners have been called.
     pub(crate) fn is_drained(&self) -> bool {
         self.used.load(Ordering::Acquire) == 0 && self.listeners.are_told()
     }
@@ -105,7 +104,7 @@ impl OpsPool {
 }
 
 impl Op {
-    /// An operation of `parts` parts, unless the pool is full.
+    /// Creates an operation, unless the pool is full.
     pub(crate) fn new(
         prepared: Arc<Prepared>,
         notification: Option<Vec<u8>>,
@@ -137,7 +136,7 @@ impl Op {
         self.state.load(Ordering::Acquire) & OVER != 0
     }
 
-    /// What the peer is told when all bytes are in place, if anything.
+    /// Notification for the peer when all bytes have landed, if any.
     pub(crate) fn notification(&self) -> Option<&[u8]> {
         self.notification.as_deref().or(self.prepared.notification.as_deref())
     }
@@ -146,7 +145,7 @@ impl Op {
         self.notification().is_some()
     }
 
-    /// Whoever fetches it from the pool must not begin it: it is about to be over, which it is told
+    /// Keeps a thread that fetches the operation from the pool from beginning it. It is about to be over, and is ended
     /// when no lock is held. Both sides of this hold the lock of the peer's sender.
     pub(crate) fn withdraw(&self) {
         self.state.fetch_or(WITHDRAWN, Ordering::Relaxed);
@@ -161,7 +160,7 @@ impl Op {
         if self.is_over() { self.result.get() } else { None }
     }
 
-    /// Bytes of the parts that are over.
+    /// Number of bytes of the finished parts.
     pub(crate) fn bytes_done(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -178,28 +177,28 @@ impl Op {
         Some(TransferId(self.transfer.load(Ordering::Relaxed))).filter(|id| id.0 > 0)
     }
 
-    /// Before anything can complete: how many parts there are.
+    /// Sets the number of parts, before any can complete.
     pub(crate) fn set_parts(&self, parts: u32) {
         self.parts.store(parts, Ordering::Relaxed);
     }
 
-    /// A part is in place.
+    /// Counts a part that has landed.
     pub(crate) fn part_done(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // AcqRel: whoever counts the last part has seen the bytes of the others.
+        // AcqRel: the thread that counts the last part has seen the bytes of the others.
         if self.parts.fetch_sub(1, Ordering::AcqRel) == 1 {
             let bytes = self.bytes.load(Ordering::Relaxed);
             self.end(Ok(Outcome { bytes, duration: self.age() }));
         }
     }
 
-    /// A device failed to copy bytes of it.
+    /// Notes that a device failed to copy bytes of the operation.
     pub(in crate::engine) fn note_device_error(&self, why: String) {
-        // The first says why; what follows is its consequence.
+        // The first error is the reason; later ones are its consequence.
         let _ = self.device_error.set(why);
     }
 
-    /// The operation is over without being complete.
+    /// Ends the operation incomplete.
     pub(crate) fn fail(&self, error: TransferError) {
         self.end(Err(error));
     }
@@ -214,25 +213,25 @@ impl Op {
         self.fail(failure.error(name, device, late, || prepared.peer.lost_reason()));
     }
 
-    /// Sleeps until the operation is over, at most `limit`. Says whether it is.
+    /// Sleeps until the operation is over, at most `limit`. Returns whether it is.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let state = self.state.fetch_or(SLEPT_ON, Ordering::AcqRel);
         if state & OVER == 0 {
-            // Returns at once if the word has changed, for which the caller looks again.
+            // Returns at once if the word has changed. The caller checks again in that case.
             futex::wait(&self.state, state | SLEPT_ON, limit);
         }
         self.is_over()
     }
 
-    /// Whether it is over; if not, this task is woken when it is, and no earlier one.
+    /// Returns whether the operation is over. If not, this task is woken when it is, and no earlier one.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<()> {
         if self.is_over() {
             return Poll::Ready(());
         }
-        // Dropped when the lock is released: what a waker holds is the user's, and may end with it.
+        // Dropped after the lock is released: a waker holds the user's data, whose drop runs user code.
         let earlier = self.task().replace(waker.clone());
         drop(earlier);
-        // Whoever ends it afterwards sees the bit, and then the waker.
+        // The thread that ends the operation afterwards sees the bit, and then the waker.
         match self.state.fetch_or(AWAITED, Ordering::AcqRel) & OVER {
             0 => Poll::Pending,
             _ => Poll::Ready(()),
@@ -256,7 +255,7 @@ impl Op {
         if listener.is_some() {
             self.pool.listeners.note();
         }
-        // Before the listener is told, who may want to post.
+        // Before the listener is called, which may want to post.
         self.pool.used.fetch_sub(1, Ordering::Release);
         let state = self.state.swap(OVER, Ordering::AcqRel);
         if state & SLEPT_ON != 0 {
@@ -272,7 +271,7 @@ impl Op {
     }
 }
 
-/// Where this thread counts durations: threads go round the shards.
+/// The shard in which this thread counts durations. Threads are spread over the shards in turn.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -284,7 +283,7 @@ fn shard() -> usize {
     OWN.get()
 }
 
-/// A handle on an operation, for the halves of its peer: equal to those of the same operation.
+/// A handle on an operation, for the sides of its peer. Equal to other handles on the same operation.
 #[derive(Clone)]
 pub(crate) struct OpRef(pub(crate) OpHandle);
 

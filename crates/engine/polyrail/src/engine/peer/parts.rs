@@ -1,4 +1,4 @@
-//! The parts of a peer: its identity, the ways beside the rails, its account, its connections, and its life.
+//! The parts of a peer: its identity, the paths other than the rails, its account, its connections, and its life.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
@@ -24,51 +24,51 @@ use crate::device::shared_memory::offer::PeerStreams;
 use crate::device::shared_memory::trial::Sharing;
 use crate::device::staging::Direction;
 
-/// The identity of a peer.
 pub(crate) struct Identity {
     pub(crate) number: u32,
     pub(crate) card: Card,
-    /// The capability that this engine proves to it.
+    /// Capability that this engine proves to the peer.
     pub(crate) capability: Capability,
-    /// Who it is, by its certificate.
+    /// Names on its certificate.
     pub(crate) names: Mutex<Names>,
-    /// The user gave its card.
+    /// Set if the user gave its card.
     pub(crate) by_user: AtomicBool,
-    /// The protection of payload for it on the rails.
+    /// Protection of payload for the peer on the rails.
     pub(crate) payload: Payload,
-    /// The engine whose peer it is.
+    /// The engine that the peer belongs to.
     pub(crate) engine: InstanceId,
-    /// Its own word: good for choosing socket options and for people, and nothing else.
+    /// Claimed by the peer itself: selects socket options and the paths to try. Access to memory of another process
+    /// needs the kernel's word in [`Beside::process`].
     pub(crate) says_same_host: bool,
     pub(crate) layout: Layout,
 }
 
-/// The ways beside the rails: memory of its process, and connections of a hosted plugin.
+/// Paths other than the rails: memory of its process, and connections of a hosted plugin.
 pub(crate) struct Beside {
-    /// Its process on this host, on the kernel's word.
+    /// The peer's process on this host, as the kernel confirms it.
     pub(crate) process: PeerProcess,
-    /// The ways of its bytes, by the memory at both ends.
+    /// Paths of its bytes, by the memory at both ends.
     pub(crate) path_plans: PathPlans,
-    /// What is known of memory that both processes share.
+    /// State of memory that both processes share.
     pub(crate) sharing: Sharing,
     /// Connections through shared memory.
     pub(crate) streams: PeerStreams,
-    /// Connections of a hosted plugin for its flows and those towards it.
+    /// Connections of a hosted plugin for flows from the peer and to it.
     pub(crate) carriers: Mutex<Carriers<Lane>>,
-    /// Says to its process that it may copy from and to memory here, once any was offered to it.
+    /// Permission for its process to copy from and to memory here. Set once any memory was offered to it.
     pub(super) lease: OnceLock<Lease>,
-    /// Pinned memory of the flows towards it, and of those from it.
+    /// Pinned memory of the flows to the peer, and of those from it.
     pub(crate) tx_stock: Arc<Stock>,
     pub(crate) rx_stock: Arc<Stock>,
 }
 
 /// The traffic of a peer, and its use of this engine's memory.
 pub(crate) struct Account {
-    /// Transfers to and from it, beside the rails' own counters.
+    /// Transfers to and from the peer, other than the rails' own counters.
     pub(crate) tally: Tally,
-    /// Counters of flows towards us, by local rail.
+    /// Counters of flows from the peer, by local rail.
     pub(crate) arrivals: Vec<ArrivalStats>,
-    /// What it takes up here, and may.
+    /// Resources this peer uses, and its quotas.
     pub(crate) quotas: PeerQuotas,
     pub(crate) inbox_share: InboxShare,
 }
@@ -76,31 +76,31 @@ pub(crate) struct Account {
 /// The flows of a peer.
 pub(crate) struct Links {
     pub(crate) flows: Vec<FlowSlot>,
-    /// How connections of its pairs leave this host.
+    /// Local way of each pair's connections out of this host.
     pub(crate) ways: Mutex<Ways>,
-    /// Flows towards us that are connected.
+    /// Number of connected flows from the peer.
     pub(crate) rx_flows_up: AtomicU32,
-    /// Proxies that have yet to settle what those brought, before they end.
+    /// Number of proxies that have yet to acknowledge what those flows brought, before they end.
     pub(crate) unsettled: AtomicUsize,
 }
 
 /// The standing of a peer, and the causes and signs of its end.
 pub(crate) struct Life {
-    /// Its state, who connects its flows, and what became of the latest attempts.
+    /// State, the side that connects its flows, and the results of the latest attempts.
     pub(crate) standing: Standing,
     pub(crate) ending: Ending,
-    /// Of an engine of this process: it has closed.
+    /// For a peer in this process: set when its engine closes.
     pub(super) closed_here: Option<Arc<AtomicBool>>,
     pub(super) last_problem: Mutex<Option<String>>,
-    /// The last rule that it broke.
+    /// Last protocol violation of the peer.
     pub(crate) breach: Mutex<Option<String>>,
-    /// Nothing has passed either way, and nothing will: its session may begin again.
+    /// Set if nothing has passed either way and nothing will, so its session may begin again.
     pub(crate) is_unused: AtomicBool,
-    /// When it was last asked for a sign of life, by the monotonic clock.
+    /// Time of the last request for a sign of life, by the monotonic clock.
     pub(crate) asked: AtomicU64,
-    /// What the watchdog saw of it.
+    /// Observations of the watchdog.
     pub(crate) looks: Looks,
-    /// How many want to learn of its death though no transfer may be under way.
+    /// Number of watchers that must learn of its death even without a transfer under way.
     pub(crate) watches: AtomicU32,
 }
 

@@ -1,4 +1,4 @@
-//! A checked request, as it is posted.
+//! A checked request, ready to be posted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::device::peer_copy::Copies;
 use crate::engine::outcome::EndListener;
 use crate::memory::region_list::Regions;
 
-/// Segments on their way into a plan. Most requests have one.
+/// Segments for a plan. Most requests have one.
 pub(crate) type Segments = SmallVec<[Segment; 1]>;
 
 /// A checked request, cut into chunks.
 pub(crate) struct Prepared {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) kind: OpKind,
-    /// For a write: what the sender core sends. For the others: the local segments in order.
+    /// For a write: the plan that the sender core sends. For others: the local segments in order.
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
-    /// An empty one is one, too.
+    /// An empty notification counts, too.
     pub(crate) notification: Option<Vec<u8>>,
     pub(crate) path: TransferPath,
-    /// If it goes without the rails.
+    /// Set if it uses no rails.
     pub(crate) copies: Option<Copies>,
-    /// A part of it is in a device's memory, here or at the peer.
+    /// Whether a part of it is in a device's memory, here or at the peer.
     pub(crate) touches_device: bool,
-    /// The pairs of rails whose rail here is near its memory here, a bit each.
+    /// Bits of the pairs of rails whose local rail is near its memory here.
     pub(crate) near: u64,
     pub(crate) timeout: Option<Duration>,
     pub(crate) listener: Option<EndListener>,
@@ -45,7 +45,7 @@ impl Prepared {
         self.peer.name().to_owned()
     }
 
-    /// The error to give a post if a region is gone already.
+    /// Returns the error for a post if a region has already ended.
     pub(crate) fn check_regions(&self) -> Result<(), PostError> {
         if self.has_ended_regions() { Err(PostError::RegionDropped) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! Acknowledgements of what arrives: when they leave, and that none is missing when connections end.
+//! Acknowledgements of arrivals: when they leave, and how all of them leave before connections end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,15 +33,14 @@ impl Core {
         self.ack_hold.is_over(Time(pass.now), pass.for_caller, pass.sends)
     }
 
-    /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
-    /// any are owed.
+    /// Forgets flows whose acknowledgements have left with an answer. Returns whether any are owed.
     fn owes_acks(&mut self) -> bool {
         let Self { owing, flows, .. } = self;
         owing.retain(|key| flows.get(*key).is_some_and(Flow::owes_acks));
         !owing.is_empty()
     }
 
-    /// Sends the acknowledgements that wait.
+    /// Sends the waiting acknowledgements.
     pub(in crate::proxy) fn flush_owed(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         self.settle();
         let mut still_owing = Vec::new();
@@ -72,7 +71,7 @@ impl Core {
         self.note_settled();
     }
 
-    /// Has flows that are about to end owe whatever their senders were not told of.
+    /// Makes flows that are about to end owe all acknowledgements that their senders lack.
     fn settle(&mut self) {
         for Settling { peer, says_bye } in &self.settling {
             for (key, flow) in &mut self.flows {
@@ -88,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Whoever ends connections hears that all is said on them.
+    /// Reports settled peers to the thread that ends their connections.
     fn note_settled(&mut self) {
         let Self { settling, flows, .. } = self;
         settling.retain(|Settling { peer, .. }| {
@@ -101,14 +100,16 @@ impl Core {
         });
     }
 
-    /// The connection ends now: delivers what was copied and not looked at. The user hears of it in any case.
+    /// Delivers copies that were finished but not yet checked, as the connection ends now. The user learns of them in
+    /// any case.
     pub(super) fn collect_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         if let Some(Flow { connection, rx: Some(rx), .. }) = self.flows.get_mut(key) {
             while matches!(rx.collect(connection, pass), Ok(true)) {}
         }
     }
 
-    /// Acknowledges what has landed since the connection was settled, as far as that may be said and the socket takes it.
+    /// Acknowledges what has landed since the connection was settled, as far as that is allowed and the socket accepts
+    /// it.
     pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if let Some(rx) = &mut flow.rx {
@@ -118,7 +119,7 @@ impl Core {
         }
     }
 
-    /// A connection is broken: what the peer said last is there to be read.
+    /// Reads the peer's last data from a broken connection.
     pub(super) fn read_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         let flow = self.flows.get_mut(key).filter(|flow| flow.tx.is_some());
         if let Some(flow) = flow {
@@ -133,7 +134,7 @@ impl Core {
     }
 }
 
-/// Visits to a broken connection: more than what sockets hold.
+/// Number of visits to a broken connection: more than sockets can hold.
 const LAST_VISITS: u32 = 64;
 
 /// Sends the reason to a peer that is given up, where the peer can't know it.
@@ -143,9 +144,9 @@ fn tell_why(flow: &mut RxFlow) {
     }
 }
 
-/// Tells the user what became of transfers of flows that are gone; says whether anything did. Once at most
-/// `flows_left` flows of a peer that is gone are up, nobody acknowledges a write any more: its sender is told that it is
-/// lost, and the user is told nothing.
+/// Delivers the ends of transfers of flows that are gone. Returns whether there were any. Once at most `flows_left`
+/// flows of a gone peer are up, no flow acknowledges a write any more. Its sender sees it as lost, so the user must
+/// not learn of it.
 pub(super) fn tell_last<'p>(
     peer: &'p Arc<PeerShared>,
     mut rx: Locked<'p, RxSide>,
@@ -155,7 +156,7 @@ pub(super) fn tell_last<'p>(
     let (mut delivery, mut any) = (Delivery::default(), false);
     loop {
         rx.take(&mut delivery);
-        // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
+        // With the lock held: after its release another flow may acknowledge what it has brought, and end.
         let is_last =
             peer.is_gone() && peer.links.rx_flows_up.load(Ordering::Acquire) <= flows_left;
         drop(rx);
@@ -168,7 +169,7 @@ pub(super) fn tell_last<'p>(
             Arrival::Failed(..) => false,
         };
         delivery.arrivals.retain(|arrival| !(is_last && is_write(arrival)));
-        // What the peer did wrong makes no difference any more.
+        // Protocol violations of the peer make no difference any more.
         (rx, _) = pass.deliver(peer, &mut delivery);
     }
 }
@@ -194,7 +195,6 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Copies that a device has finished.
     struct Finished(AtomicU64);
 
     impl Completion for Finished {
@@ -211,8 +211,8 @@ mod tests {
         Engine::builder().config(builder.build().unwrap()).build().unwrap()
     }
 
-    /// b was told of something that it may not acknowledge before a copy is finished: the peer, as b knows it, the
-    /// copy, and what was sent. Nothing of b moves by itself but what its control thread drives now and then.
+    /// Delivers a message to b that b may not acknowledge before a copy is finished. Returns the peer as b knows it,
+    /// the copy, and the message. In b only the control thread drives anything by itself, now and then.
     fn withheld(a: &Engine, b: &Engine) -> (Arc<PeerShared>, Arc<Finished>, Transfer) {
         let to_b = a.add_peer(&b.metadata()).unwrap();
         a.notify(&to_b, b"first").unwrap().detach();
@@ -250,11 +250,11 @@ mod tests {
         second.join().unwrap();
     }
 
-    /// b holds back the copy of what a wrote to memory of its device.
+    /// A write by a to b's device memory, whose copy b holds back.
     struct Held {
         device: Arc<FakeDevice>,
         _target: Region,
-        /// As b knows it.
+        /// The peer as b knows it.
         peer: Arc<PeerShared>,
         write: Transfer,
     }

@@ -1,4 +1,4 @@
-//! Checks that nothing asks for but time: flows that stall, and pinned memory that others wait for.
+//! Checks that only time calls for: stalled flows, and pinned memory that others wait for.
 
 use super::{CHECK_NS, Core, streams};
 use crate::engine::pass::Pass;
@@ -8,7 +8,8 @@ use crate::proxy::flow::Flow;
 use crate::sender::flow::TxFlow;
 
 impl Core {
-    /// Nobody has driven this proxy since the check was due: that time is no silence of its peers.
+    /// Excuses peers for the time in which no thread drove this proxy although the check was due: their bytes may
+    /// be unread.
     fn excuse_absence(&self, pass: &Pass<'_>) {
         for (_, flow) in &self.flows {
             if let Some(tx) = judged(flow, pass) {
@@ -17,7 +18,8 @@ impl Core {
         }
     }
 
-    /// A peer waits for pinned memory: frees idle rings, and ends flows in the middle of a payload that does not come.
+    /// Frees idle rings, and ends flows in the middle of a payload that does not come, because a peer waits for pinned
+    /// memory.
     pub(super) fn give_back(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         let stalled =
             |(key, flow): (usize, &mut Flow)| flow.holds_memory_in_vain(pass).then_some(key);
@@ -40,10 +42,10 @@ impl Core {
         pass.copiers.let_go();
     }
 
-    /// Ends flows that stand still. Says whether it read anything.
+    /// Ends stalled flows. Returns whether it read anything.
     pub(in crate::proxy) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
-        // While it polls streams, nobody tells it that a peer of one has died.
+        // While this thread polls streams, nothing reports that a peer of one has died.
         streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.note_event());
         for place in 0..self.streamed.len() {
             self.mark_readable(self.streamed[place]);
@@ -51,7 +53,7 @@ impl Core {
         if pass.now.saturating_sub(self.next_check) > CHECK_NS {
             self.excuse_absence(pass);
         }
-        // What has come is read before anybody is judged: it may be this thread that is late.
+        // Read what has come before judging any flow: this thread may be the late one.
         let seems_late = |(_, flow): &(usize, &Flow)| {
             judged(flow, pass).is_some_and(|tx| tx.seems_stalled(pass))
         };
@@ -86,7 +88,7 @@ impl Core {
     }
 }
 
-/// The half that sends, if the pass may judge it: a hasty one waits for no lock.
+/// The sending side, if the pass may judge it: a hasty one waits for no lock.
 fn judged<'a>(flow: &'a Flow, pass: &Pass<'_>) -> Option<&'a TxFlow> {
     flow.tx.as_deref().filter(|tx| !(pass.hasty && tx.peer.is_tx_held()))
 }

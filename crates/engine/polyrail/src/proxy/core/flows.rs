@@ -1,4 +1,4 @@
-//! How flows come and go: [`Core::drop_flow`] is what happens when a rail dies.
+//! Adding and removing flows. [`Core::drop_flow`] runs when a rail dies.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::sender::flow::TxFlow;
 use crate::wake::ALL;
 
 impl Core {
-    /// The command that is to be obeyed next, in the order in which they were given.
+    /// The next command, in the order in which they were given.
     pub(in crate::proxy) fn next_command(&mut self, proxy: &Proxy) -> Option<ProxyCommand> {
-        // To ask is cheaper than to try.
+        // Checking is cheaper than trying.
         let pop = || if proxy.commands.is_empty() { None } else { proxy.commands.pop() };
         self.put_off.take().or_else(pop)
     }
 
-    /// Another pass is to obey it, before all others.
+    /// Leaves a command to another pass, before all others.
     pub(in crate::proxy) fn put_off(&mut self, command: ProxyCommand) {
         self.put_off = Some(command);
     }
@@ -50,8 +50,8 @@ impl Core {
             }
             ProxyCommand::DropPeer { peer } => {
                 let keys = self.keys_of(&peer);
-                // All before one of them ends: what one has copied may complete what another brought. And all are
-                // delivered before one acknowledges.
+                // All before one of them ends: a chunk that one has copied may complete what another brought. And all
+                // are delivered before one acknowledges.
                 keys.iter().for_each(|key| self.collect_last(*key, pass));
                 keys.iter().for_each(|key| self.acknowledge_last(*key, pass));
                 for key in keys {
@@ -87,7 +87,7 @@ impl Core {
 
     fn add(&mut self, connected: Connected, proxy: &Proxy, pass: &mut Pass<'_>) {
         let Connected { peer, flow, wire, keys, sends, arriving } = connected;
-        // A hello brings its sender's window. Where this engine made the connection, the peer has not said its own.
+        // A hello brings its sender's window. Where this engine made the connection, the peer has not sent its own.
         let window = |it: &Arriving| if it.place.is_some() { it.window_chunks } else { u32::MAX };
         let window = arriving.as_ref().map(window);
         let rx = arriving
@@ -114,7 +114,7 @@ impl Core {
         self.watch(key, proxy, pass);
     }
 
-    /// A flow towards the peer is connected.
+    /// Notes that a flow to the peer has connected.
     pub(super) fn tx_connected(
         &mut self,
         peer: &Arc<PeerShared>,
@@ -146,7 +146,7 @@ impl Core {
         &mut self.outbound[index].flows
     }
 
-    /// A flow of the peer is connected; an older connection of it is closed. Says whether it is
+    /// Notes that a flow of the peer has connected, and closes an older connection of it. Returns whether the flow is
     /// welcome.
     pub(super) fn rx_connected(
         &mut self,
@@ -160,8 +160,8 @@ impl Core {
             Some((key, other.epoch, other.since_ns))
         });
         if let Some((key, epoch, since)) = old {
-            // An older attempt that took longer. None takes longer than that: then it is the epoch of the
-            // connection which is up that can't be right, and must not keep the flow's rail down.
+            // An older attempt that took longer. No attempt takes longer than the timeout. After that, the epoch of the
+            // connection which is up can't be right, and must not keep the flow's rail down.
             let timeout = pass.engine.settings.peer_timeout.as_nanos();
             if epoch >= flow.epoch && u128::from(pass.now.saturating_sub(since)) < timeout {
                 return false;
@@ -192,8 +192,8 @@ impl Core {
         }
         if let Some(tx) = tx {
             self.tx_lost(key, &tx, &connection.wire, &why, pass);
-            // What the kernel still holds is sent again elsewhere: it must not arrive later. But
-            // acknowledgements are for the peer to read.
+            // The kernel's remaining data is sent again elsewhere, so it must not arrive later. But acknowledgements
+            // must reach the peer.
             if rx.is_none() || tx.is_in_flight() || !tx.peer.is_gone() {
                 let _ = tcp::reset_on_close(&**socket);
             }
@@ -203,14 +203,14 @@ impl Core {
             self.rx_lost(&rx, &why, pass);
         }
         drop(connection);
-        // Queues keep memory until they are used again, and its rings are used no more.
+        // Queues keep memory until they are used again, and these rings are used no more.
         pass.copiers.let_go();
     }
 
-    /// A flow towards a peer is gone: its chunks go out on others, and it is connected again.
+    /// Removes a flow to a peer: its chunks go out on others, and it is connected again.
     fn tx_lost(&mut self, key: usize, flow: &TxFlow, wire: &Wire, why: &Down, pass: &mut Pass<'_>) {
-        // What is in memory is sent again elsewhere: it must not arrive later. Nothing is sent again to a peer that
-        // is gone, and what was said last is for it to read.
+        // Data in shared memory is sent again elsewhere, so it must not arrive later. Nothing is sent again to a peer
+        // that is gone, and it should read the last data.
         if !flow.peer.is_gone() {
             wire.abandon_stream();
         }
@@ -237,7 +237,7 @@ impl Core {
         pass.engine.control.command(ControlCommand::FlowLost { peer, flow: index, why, life });
     }
 
-    /// A flow from a peer is gone.
+    /// Removes a flow from a peer.
     fn rx_lost(&mut self, flow: &RxFlow, why: &Down, pass: &mut Pass<'_>) {
         flow.forget_carrier();
         let mut rx = flow.peer.rx();

@@ -1,4 +1,4 @@
-//! How flows that bring something are found: by the poller, or where callers drive by looking.
+//! Search for flows that bring something: by the poller, or where callers drive by looking.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::proxy::Proxy;
 use crate::proxy::flow::Flow;
 use crate::wake::sleeper::Sleeper;
 
-/// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
+/// While polling: the busiest flow is read directly, and all flows are looked at once in this many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
-/// Up to so many flows, callers read each of them instead of asking the poller which bring something.
+/// Up to this many flows, callers read each of them instead of asking the poller which bring something.
 const FEW_FLOWS: usize = 4;
-/// Callers that look again so soon look at the busiest flow only.
+/// Callers that look again within this time look at the busiest flow only.
 const SOON_NS: u64 = 5_000;
-/// The same while something comes there.
+/// The same time while something comes there.
 const SOON_IF_BUSY_NS: u64 = 50_000;
 
 impl Core {
-    /// Looks for events without waiting. Says whether there are any: flows that nobody watches are to
-    /// be looked at, which is none.
+    /// Looks for events without waiting. Returns whether there are any. Where flows are not watched, marks all of them
+    /// to be looked at, and returns false.
     pub(in crate::proxy) fn poll(&mut self, poller: &Poller) -> bool {
         if !self.watches {
             self.look_at_all_but(None);
@@ -66,9 +66,9 @@ impl Core {
         }
     }
 
-    /// Returns whether a thread that sleeps on the poller has to be woken
+    /// Whether a thread that sleeps on the poller must be woken
     /// ([`Debts::must_rouse`](crate::wake::sleeper::Debts::must_rouse)). If not, all bytes on a stream wake it, also on
-    /// one that it did not know. `gives_back`: this thread gives the core back. Otherwise it goes on.
+    /// a stream that it did not know. `gives_back`: this thread gives the core back. Otherwise it goes on.
     pub(in crate::proxy) fn must_rouse(&mut self, sleeper: &Sleeper, gives_back: bool) -> bool {
         if !sleeper.is_seated() {
             return false;
@@ -86,8 +86,8 @@ impl Core {
         }
     }
 
-    /// Whether the thread may sleep on the poller: streams have nothing, and whatever comes there wakes
-    /// it. Marks those that have something.
+    /// Whether the thread may sleep on the poller: streams have nothing, and anything that comes there wakes it. Marks
+    /// those that have something.
     pub(in crate::proxy) fn may_sleep(&mut self) -> bool {
         let new: Vec<usize> = streams(&self.streamed, &self.flows)
             .filter(|(_, flow, stream)| !stream.may_sleep(flow.is_held_back()))
@@ -97,14 +97,13 @@ impl Core {
         new.is_empty()
     }
 
-    /// The thread sleeps no longer.
+    /// Notes that the thread no longer sleeps.
     pub(in crate::proxy) fn is_awake(&mut self) {
         self.debts.note_sleep(None);
         streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.is_awake());
     }
 
-    /// Looks at flows that nobody watches, in place of the poller: all may have something, but one
-    /// that was read just now.
+    /// Looks at unwatched flows, instead of the poller: all may have something, except one that was read just now.
     fn look_at_all_but(&mut self, read: Option<usize>) -> bool {
         for (key, flow) in &self.flows {
             if let Some(stream) = flow.stream() {
@@ -121,14 +120,14 @@ impl Core {
         !self.events.is_empty()
     }
 
-    /// From now on the poller watches: a thread may sleep on it.
+    /// Makes the poller watch all flows from now on, so that a thread may sleep on it.
     pub(in crate::proxy) fn watch_all(&mut self, poller: &Poller) {
         if self.watches {
             return;
         }
         let add = |(key, flow): (usize, &Flow)| {
             match poller.add(flow.connection.wire.socket().as_fd(), key as u64) {
-                // From a time before, when there was no room for all.
+                // Added earlier, when there was no room for all.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
                 added => added,
             }
@@ -141,8 +140,8 @@ impl Core {
         }
     }
 
-    /// While polling: most rounds only try to read where bytes came from last, which costs one
-    /// system call that brings the bytes, instead of two.
+    /// While polling: most rounds only try to read where bytes came from last. That costs one system call, which brings
+    /// the bytes, instead of two.
     pub(in crate::proxy) fn poll_hot(&mut self, poller: &Poller) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         if let Some(hot) = self.hot
@@ -155,14 +154,14 @@ impl Core {
         self.poll(poller)
     }
 
-    /// For callers: has the flow that brought bytes last read again; says whether there is one.
+    /// For callers: marks the flow that last brought bytes as readable. Returns whether there is one.
     pub(in crate::proxy) fn mark_hot(&mut self) -> bool {
         let hot = self.hot.filter(|hot| self.flows.contains(*hot));
         hot.inspect(|hot| self.mark_readable(*hot)).is_some()
     }
 
-    /// For callers, who may look again at once or much later: looks for events of all flows, unless
-    /// that was done just now, or not long ago and the caller has got something.
+    /// Looks for events of all flows for a caller, who may look again at once or much later. Skips that if it was done
+    /// just now, or not long ago and the caller has received something.
     pub(in crate::proxy) fn poll_if_due(&mut self, poller: &Poller, now: u64, got: bool) -> bool {
         let patience = if got { SOON_IF_BUSY_NS } else { SOON_NS };
         let is_due = now.saturating_sub(self.polled_at) >= patience;
@@ -190,7 +189,7 @@ impl Core {
     }
 }
 
-/// What a stream has that was not seen yet.
+/// News of a stream that no look has found yet.
 fn news_of_stream(key: usize, flow: &Flow, stream: &SharedStream) -> Option<PollEvent> {
     let is_full = match &flow.tx {
         Some(tx) => !tx.writable,
@@ -234,7 +233,7 @@ mod tests {
         Proxy::new("apart".to_owned(), Vec::new(), false).unwrap()
     }
 
-    /// A flow without halves. Its socket is not connected, so the poller returns an event for it.
+    /// A flow without sides. Its socket is not connected, so the poller returns an event for it.
     fn flow_of(peer: &Arc<PeerShared>) -> Flow {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let wire = Wire::new(Arc::new(socket), None);

@@ -14,14 +14,14 @@ use crate::proxy::core::Core;
 use crate::proxy::core_guard::DrivenCore;
 use crate::wake::doorbell::Slept;
 
-/// The longest sleep of a caller: then it looks whether its call is over.
+/// Maximum sleep of a caller. Then it checks whether its call is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);
 
-/// The kind of a proxy's sleep.
+/// Parameters of a proxy's sleep.
 pub(super) struct Sleep {
     limit: Option<Duration>,
-    /// Something is to be done at its end that nothing announces. A check for stalls does not count: what can be moved
-    /// when that is due was left alone.
+    /// Whether something must be done at its end that nothing announces. A check for stalls does not count: anything
+    /// that can be moved then was left alone.
     is_due: bool,
     /// The outlook that the limit was made for.
     outlook: Outlook,
@@ -49,7 +49,7 @@ impl Proxy {
         // thread that sits.
         let has_nothing = || {
             let has_nothing = !engine.settings.caller_driven || {
-                // Another caller may drive for long. This one asks meanwhile whether its own call is over.
+                // Another caller may drive for long. This one checks meanwhile whether its own call is over.
                 let Some(mut core) = self.try_core(engine) else { return false };
                 let is_as_before = core.outlook() == sleep.outlook;
                 let may_sleep = is_as_before && core.debts.may_sleep();
@@ -117,7 +117,7 @@ impl Proxy {
     }
 }
 
-/// Returns the sleep that a proxy may have, as its core is now.
+/// Returns the sleep that a proxy may have in the core's present state.
 pub(super) fn sleep_of(core: &mut Core, drive: &DriveState<'_>) -> Sleep {
     let check = core.check_due();
     let outlook = core.outlook();
@@ -165,7 +165,7 @@ mod tests {
         proxy.counters.sleeps.load(Ordering::Relaxed) > 0
     }
 
-    /// Else it would notice the end of its own call when the other one lets the core go.
+    /// Else it would notice the end of its own call only when the other one gives the core back.
     #[test]
     fn a_caller_that_is_about_to_sleep_does_not_wait_for_one_that_drives() {
         let (a, proxy) = apart();

@@ -1,4 +1,4 @@
-//! Acknowledgements on their way out: sealed, and sent as far as the socket takes them.
+//! Outgoing acknowledgements: sealed, and sent as far as the socket takes them.
 
 use std::io;
 
@@ -12,17 +12,17 @@ use crate::device::wire::Wire;
 /// Sends acknowledgements on a connection that carries nothing else this way.
 #[derive(Default)]
 pub(super) struct AckSender {
-    /// Sealed, and not wholly out.
+    /// Sealed bytes that are not yet sent.
     sealed: Vec<u8>,
 }
 
 impl AckSender {
-    /// Bytes that the socket has not taken.
+    /// Returns the bytes that the socket has not taken.
     pub(super) fn unsent(&self) -> usize {
         self.sealed.len()
     }
 
-    /// Sends of what may leave what the socket takes.
+    /// Sends the acknowledgements that may leave, as far as the socket takes them.
     pub(super) fn send(
         &mut self,
         acks: &mut AckQueue,
@@ -47,7 +47,7 @@ impl AckSender {
     }
 }
 
-/// Seals frames: few records, none too long.
+/// Seals frames in few records, none of them too long.
 pub(super) fn seal(frames: &[u8], sealer: &mut Sealer, out: &mut Vec<u8>) {
     const MOST: usize = MAX_SEALED_BYTES / ACK_BYTES * ACK_BYTES;
     for part in frames.chunks(MOST) {

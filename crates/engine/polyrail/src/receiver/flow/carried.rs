@@ -1,5 +1,5 @@
-//! Chunks whose payload comes by a plugin: a receive is posted for each piece in the order of the heads, into place
-//! if the plugin can, and else to where it is thrown away.
+//! Chunks whose payload comes through a plugin: a receive is posted for each piece in the order of the heads, into
+//! place if the plugin can do that, else into the ring or memory that is thrown away.
 
 use std::mem::take;
 use std::time::Duration;
@@ -24,23 +24,23 @@ use crate::path::carry;
 /// The receiving end of a plugin's connection, closed with the flow.
 pub(super) struct Incoming {
     pub(super) conduit: Box<dyn Conduit>,
-    /// For how long the plugin has brought nothing that it owes.
+    /// Time for which the plugin has brought nothing of what it owes.
     silence: LookedSilence,
 }
 
-/// A chunk that a plugin brings.
+/// A chunk that a plugin delivers.
 pub(crate) struct Carried {
     to: To,
-    /// Once the plugin is to bring it.
+    /// Set once the plugin has the receive.
     ticket: Option<Ticket>,
 }
 
-/// Where a plugin brings a chunk.
+/// Destination of a chunk that a plugin delivers.
 enum To {
     Place(LandingId, Parts),
-    /// The flow's ring, and a device copies it from there.
+    /// The flow's ring, from which a device copies it.
     Ring(LandingId, Room, Parts),
-    /// Nobody wants it. It is acknowledged when it is gone: until then the sender's memory is read.
+    /// Thrown away. The chunk is acknowledged once it has arrived: until then the sender's memory is read.
     Nowhere(Settled, SmallVec<[u64; 4]>),
 }
 
@@ -57,14 +57,14 @@ impl Carried {
         Self { to: To::Nowhere(settled, lens(places).collect()), ticket: None }
     }
 
-    /// Whether the plugin has brought it. If it never will, the flow has to end: nobody hears of a refusal,
-    /// for the chunk is only lost here.
+    /// Whether the chunk has arrived. If the plugin will never deliver it, the flow has to end: a refusal would not do,
+    /// since only this end has lost the chunk.
     pub(super) fn has_come(&self) -> Result<bool, Down> {
         let come = self.ticket.as_ref().map_or(Ok(false), Ticket::is_done);
         come.map_err(|error| Down(error.to_string()))
     }
 
-    /// What has come to the ring, to be copied from there.
+    /// Takes a chunk that has arrived in the ring, to be copied from there.
     pub(super) fn take_from_ring(&mut self) -> Option<(LandingId, Room, Parts)> {
         match &mut self.to {
             To::Ring(id, room, parts) => Some((*id, room.clone(), take(parts))),
@@ -72,7 +72,7 @@ impl Carried {
         }
     }
 
-    /// How it ended, if it has.
+    /// Returns how the chunk ended, if it has.
     pub(super) fn settled(&self, peer: &PeerShared) -> Result<Option<Settled>, Down> {
         Ok(match &self.to {
             _ if !self.has_come()? => None,
@@ -82,11 +82,11 @@ impl Carried {
         })
     }
 
-    /// Its flow is gone.
+    /// Gives up the chunk: its flow is gone.
     pub(super) fn abandon(&self, rx: &mut RxSide) {
         match &self.to {
             To::Place(id, _) if self.ticket.is_some() => rx.landings.orphan(*id),
-            // Nobody hears this refusal: the sender sends the chunk again anyway.
+            // This refusal is not sent: the sender sends the chunk again anyway.
             To::Place(id, _) | To::Ring(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
             To::Nowhere(..) => {}
         }
@@ -98,8 +98,8 @@ fn lens(places: &[Place]) -> impl Iterator<Item = u64> {
 }
 
 impl Incoming {
-    /// Has the plugin move on, and says for how long it has been silent. An error if its connection is broken: who waits
-    /// for what it has to bring would wait for ever.
+    /// Drives the plugin, and returns how long it has been silent. An error if its connection is broken: chunks that
+    /// wait for it would hang.
     pub(super) fn poll(&mut self, now: u64) -> Result<Duration, Down> {
         self.conduit.poll();
         if let Some(why) = self.conduit.broken() {
@@ -112,7 +112,7 @@ impl Incoming {
         self.silence.lasted() > limit
     }
 
-    /// Has the plugin bring a chunk, unless that is begun. No lock may be held.
+    /// Posts the receive of a chunk to the plugin, unless it has been posted. No lock may be held.
     pub(super) fn begin(&self, carried: &mut Carried, peer: &PeerShared) {
         let Carried { to, ticket: ticket @ None } = carried else { return };
         *ticket = Some(match to {
@@ -123,7 +123,7 @@ impl Incoming {
             To::Place(id, parts) => {
                 let (id, parts) = (*id, take(parts));
                 let check = parts.check.map(|(want, begun)| Check { begun, want });
-                // Before the plugin is called, which may not return.
+                // Before the call of the plugin, which may not return.
                 peer.rx().landings.note(id, |by| by.lane = Some(self.conduit.lane()));
                 match self.conduit.carry(&mut parts.in_regions(), check) {
                     Some(ticket) => {
@@ -143,18 +143,18 @@ impl Incoming {
 }
 
 impl RxFlow {
-    /// The connection of the flow, as both ends name it.
+    /// Returns the identity of the flow's connection, which is the same at both ends.
     fn connection(&self) -> message::Carried {
         message::Carried { flow: self.flow, epoch: Epoch(self.epoch).of_connection().0 }
     }
 
-    /// The flow is gone.
+    /// Forgets the carrier of a flow that is gone.
     pub(crate) fn forget_carrier(&self) {
         self.peer.beside.carriers.lock().forget(End::Arriving, self.connection());
     }
 
-    /// Takes the plugin's connection, for a chunk that it carries. An error if it is not there: the peer was to wait
-    /// for that.
+    /// Takes the plugin's connection, for a chunk that it carries. An error if it is not there: the peer must wait for
+    /// it before it sends such a chunk.
     pub(super) fn take_carrier(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
         if self.arrivals.carrier.is_some() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The chunk that a flow reads: whether it may land, where, and what came of it.
+//! The chunk that a flow reads: its admission, its landing, and its result.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use polyrail_gpu::Device;
 use polyrail_proto::peer::AskedBy;
 use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode};
 use polyrail_proto::{FlowIndex, InstanceId, LandingId, Verdict};
-use polyrail_sys::{Memory, crc32c};
+use polyrail_sys::{Memory, OutOfRange, crc32c};
 use smallvec::SmallVec;
 
 use super::carried::Carried;
@@ -18,7 +18,7 @@ use crate::memory::gate::Pin;
 use crate::memory::region_core::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
 
-/// From so many bytes on it is worth to let go of a lock while they are copied.
+/// Bytes from which a copy is worth releasing a lock.
 const LONG_BYTES: usize = 4 << 10;
 
 /// The chunk that is being read.
@@ -26,9 +26,9 @@ const LONG_BYTES: usize = 4 << 10;
 pub(super) struct Current {
     pub(super) header: Option<ChunkHeader>,
     pub(super) landing: Landing,
-    /// The regions of its places, each once.
+    /// Regions of the chunk's places, each once.
     pub(super) targets: Vec<Target>,
-    /// Its places, unless it is read into place.
+    /// Places of the chunk, unless it is read into place.
     pub(super) places: Vec<Place>,
     pub(super) crc: u32,
     pub(super) began_ns: u64,
@@ -64,17 +64,17 @@ impl Current {
         verdict.map_err(|error| Down(error.to_string()))
     }
 
-    /// A device that it has places on.
+    /// Returns a device that has places of the chunk.
     pub(super) fn device(&self) -> Option<&Arc<dyn Device>> {
         self.devices().next()
     }
 
-    /// The devices of its places.
+    /// Returns the devices of the chunk's places.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<dyn Device>> {
         self.targets.iter().filter_map(|target| target.region.memory.device())
     }
 
-    /// Whether its bytes are to have a checksum.
+    /// Returns whether the chunk's bytes are to have a checksum.
     pub(super) fn is_checked(&self) -> bool {
         self.header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
     }
@@ -89,8 +89,8 @@ impl Current {
         }
     }
 
-    /// Bytes that came through the reader's buffer, for the beginning of this place, when so many of
-    /// the chunk's were left to come. Says whether they are where they belong.
+    /// Lands bytes that came through the reader's buffer at the beginning of this place, when `left` bytes of the chunk
+    /// had yet to come. Returns whether they are where they belong.
     pub(super) fn land_buffered(
         &mut self,
         flow: FlowIndex,
@@ -132,8 +132,9 @@ impl Current {
         self.continue_crc(bytes);
         self.landing = Landing::after_bytes(rx.receiver.end_landing(flow));
         match done {
-            Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),
-            None => {
+            Some(Ok(())) => Ok(true),
+            // The region has ended, or its file was cut off.
+            Some(Err(_)) | None => {
                 rx.receiver.bar(flow, RefusalCode::RegionDropped);
                 self.landing = Landing::Scratch;
                 Ok(false)
@@ -141,12 +142,12 @@ impl Current {
         }
     }
 
-    /// All of it that is read has come.
+    /// Ends the chunk, once all of it that is read has arrived.
     pub(super) fn end(&mut self, flow: FlowIndex, side: &mut RxSide) -> ChunkEnd {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
         let want = checked.map(|header| header.checksum);
         let is_intact = want.is_none_or(|want| want == self.crc);
-        // Of what lies in the sender's ring, or is yet to come, it is made when no lock is held.
+        // The checksum of payload in the sender's ring, or yet to come, is computed without a lock.
         let check = want.map(|want| (want, self.crc));
         match take(&mut self.landing) {
             Landing::InPlace { .. } => {
@@ -177,13 +178,13 @@ impl Current {
         }
     }
 
-    /// What is to be in place, and the checksum of it that is yet to be made, with that of the head.
+    /// Takes the parts that must be in place, and the checksum still to be computed, with that of the header.
     fn parts(&mut self, check: Option<(u32, u32)>) -> Parts {
         Parts { check, targets: take(&mut self.targets), places: take(&mut self.places) }
     }
 }
 
-/// Takes a chunk from its flow that lands later; not if nobody wants it any more.
+/// Detaches a chunk that lands later from its flow. Returns `None` if it is no longer wanted.
 fn detach(flow: FlowIndex, side: &mut RxSide) -> Option<LandingId> {
     side.receiver.detach(flow).inspect(|id| side.landings.lands(*id))
 }
@@ -198,7 +199,11 @@ pub(super) fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8
     })
 }
 
-pub(super) fn continue_crc(current: &Current, wanted: &[Place], bytes: usize) -> Result<u32, Down> {
+pub(super) fn continue_crc(
+    current: &Current,
+    wanted: &[Place],
+    bytes: usize,
+) -> Result<u32, OutOfRange> {
     let mut crc = current.crc;
     let mut rest = bytes as u64;
     let mut finder = Finder::default();
@@ -207,7 +212,7 @@ pub(super) fn continue_crc(current: &Current, wanted: &[Place], bytes: usize) ->
         let target = finder.find(&current.targets, place);
         let Some(memory) = target.region.memory.host() else { break };
         let offset = target.offset(place);
-        crc = memory.crc32c(crc, offset, take).map_err(|error| Down(error.to_string()))?;
+        crc = memory.crc32c(crc, offset, take)?;
         rest -= take;
     }
     Ok(crc)

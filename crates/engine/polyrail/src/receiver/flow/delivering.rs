@@ -1,4 +1,4 @@
-//! Transfers that are complete go to their users.
+//! Delivery of complete transfers to their users.
 
 use super::RxFlow;
 use crate::device::connection::Connection;
@@ -6,7 +6,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::Down;
 
 impl RxFlow {
-    /// Delivers what came, and looks ahead then. `goes_on`: another call follows at once.
+    /// Delivers the transfers that came, then looks ahead. `goes_on`: another call follows at once.
     pub(super) fn deliver(
         &mut self,
         connection: &Connection,
@@ -18,7 +18,7 @@ impl RxFlow {
             let peer = self.peer.clone();
             let (mut rx, delivered) = pass.deliver(&peer, &mut self.delivery);
             result = result.and(delivered);
-            // What was delivered may have ended a read or receive.
+            // A delivered transfer may have ended a read or receive.
             rx.take(&mut self.delivery);
             if self.delivery.is_empty() {
                 self.look_ahead(connection, goes_on && result.is_ok(), &mut rx, pass.now);
@@ -63,15 +63,15 @@ mod tests {
         }
     }
 
-    /// a has notified b, and the proxy of b that reads the first rail is inside the observer. So a gives up that rail
-    /// after a while, and uses the other one.
+    /// Engine a has notified b, and the proxy of b that reads the first rail is inside the observer. So a gives up that
+    /// rail after a while, and uses the other one.
     struct Scene {
-        // The first that is dropped, as engines wait for their observers.
+        // The first field to be dropped, as engines wait for their observers.
         go_on: mpsc::Sender<()>,
         _a: Engine,
         _b: Engine,
         observer: Arc<Holding>,
-        /// a, as b knows it.
+        /// Engine a, as b knows it.
         peer: Arc<PeerShared>,
         held: Transfer,
     }
@@ -106,7 +106,7 @@ mod tests {
             Self { go_on, _a: a, _b: b, observer, peer, held }
         }
 
-        /// An acknowledgement waits for the observer, or the transfer has ended without it.
+        /// Checks that an acknowledgement waits for the observer, then lets the observer go on.
         fn let_the_other_rail_overtake(&self) {
             until(|| self.held.is_over() || !self.peer.rx().is_quiet());
             assert!(!self.held.is_over(), "{:?} before it is delivered", self.held.try_wait());

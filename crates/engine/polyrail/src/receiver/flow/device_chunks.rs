@@ -1,5 +1,5 @@
-//! Chunks for a device's memory: read to pinned memory, or left there by a sender of the same host,
-//! copied into place by the device, and acknowledged in the order in which they came.
+//! Chunks for a device's memory: read to pinned memory, or left there by a sender of the same host, copied into place
+//! by the device, and acknowledged in the order of arrival.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -17,43 +17,43 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::{Down, PeerShared, RxSide};
 use crate::memory::tickets::{Tickets, all_done};
 
-/// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
-/// that each takes grows with their number.
+/// Most chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time that each
+/// takes grows with their number.
 const CHUNKS_MAX: usize = 1024;
 
-/// The chunks of a flow that are through and not concluded, because they, or one before them, are
-/// being copied.
+/// The chunks of a flow that have arrived and are not concluded, because they, or one before them, are being copied.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     pub(crate) ring: Option<Ring>,
-    /// What the sender has announced.
+    /// The ring that the sender has announced.
     pub(crate) peers_ring: Option<PeersRing>,
-    /// The connection of a plugin that brings payload.
+    /// The connection of a plugin that delivers payload.
     pub(super) carrier: Option<Incoming>,
-    /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
+    /// While other peers wait for pinned memory: the chunk being read with the bytes of it that are missing, and the
+    /// time since which that is unchanged.
     pub(super) seen_left: Option<((u64, u32), u64)>,
     chunks: VecDeque<Arrival>,
-    /// There may be chunks whose copies are not begun.
+    /// Chunks whose copies are not begun may be in the queue.
     is_new: bool,
 }
 
-/// A chunk that is through.
+/// A chunk that has arrived.
 pub(crate) struct Arrival {
     pub(crate) header: ChunkHeader,
     pub(crate) began_ns: u64,
     pub(crate) end: ChunkEnd,
-    /// Its room in the flow's ring is given back when it is concluded.
+    /// Whether its room in the flow's ring is to be released when it is concluded.
     pub(crate) holds_room: bool,
 }
 
-/// How a chunk ended, as far as that is known.
+/// The end of a chunk, as far as known.
 pub(crate) enum ChunkEnd {
     Settled(Settled),
-    /// It is to be copied from a ring, once no lock is held.
+    /// To be copied from a ring, once no lock is held.
     InRing(LandingId, Room, Parts),
     /// Devices copy it.
     Copying(LandingId, Tickets),
-    /// A plugin brings it.
+    /// Delivered by a plugin.
     Carried(Carried),
 }
 
@@ -62,7 +62,7 @@ impl Arrivals {
         self.chunks.is_empty()
     }
 
-    /// When the oldest chunk began to come.
+    /// Returns when the oldest chunk began to arrive.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
         self.chunks.front().map(|arrival| arrival.began_ns)
     }
@@ -77,8 +77,8 @@ impl Arrivals {
         self.chunks.push_back(arrival);
     }
 
-    /// Begins the copies of what came since the last call, and has the plugin receive what is to come by it. No lock
-    /// may be held: the driver and the plugin are called.
+    /// Begins the copies of chunks that came since the last call, and posts receives to the plugin. No lock may be
+    /// held: the driver and the plugin are called.
     pub(crate) fn begin_copies(&mut self, peer: &PeerShared, pass: &mut Pass<'_>) {
         if !take(&mut self.is_new) {
             return;
@@ -114,7 +114,7 @@ impl Arrivals {
         }
     }
 
-    /// The oldest chunk, if nothing is or was copied for it.
+    /// Takes the oldest chunk, if no copy is or was made for it.
     pub(crate) fn next_settled(&mut self) -> Option<(Arrival, Settled)> {
         match self.chunks.front()?.end {
             ChunkEnd::Settled(settled) => Some((self.pop()?, settled)),
@@ -122,7 +122,7 @@ impl Arrivals {
         }
     }
 
-    /// The oldest chunk, if it is known how it ended.
+    /// Takes the oldest chunk, if it is known how it ended.
     pub(crate) fn next(
         &mut self,
         peer: &PeerShared,
@@ -158,12 +158,12 @@ impl Arrivals {
         Some(arrival)
     }
 
-    /// The flow is gone. What is being copied is to be settled by others.
+    /// Gives up a flow that is gone. Other flows settle the chunks that are being copied.
     pub(crate) fn abandon(&self, rx: &mut RxSide) {
         for arrival in &self.chunks {
             match &arrival.end {
                 ChunkEnd::Settled(_) => {}
-                // Nobody hears this refusal: the sender sends the chunk again anyway.
+                // This refusal is not sent: the sender sends the chunk again anyway.
                 ChunkEnd::InRing(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
                 ChunkEnd::Copying(id, _) => rx.landings.orphan(*id),
                 ChunkEnd::Carried(carried) => carried.abandon(rx),
@@ -171,8 +171,8 @@ impl Arrivals {
         }
     }
 
-    /// Has the plugin move on, and what it has brought to the ring copied from there. An error if its
-    /// connection is broken.
+    /// Drives the plugin, and begins the copies of chunks that it has brought to the ring. An error if its connection
+    /// is broken.
     pub(super) fn poll_carrier(
         &mut self,
         peer: &PeerShared,
@@ -180,7 +180,7 @@ impl Arrivals {
     ) -> Result<(), Down> {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         let (silence, settings) = (carrier.poll(pass.now)?, &pass.engine.settings);
-        // Its sender waits for as long before it gives up the flow, if it can tell us.
+        // Before it gives up the flow, the sender waits for as long, if it can notify this end.
         if silence > 2 * settings.rail_stall && silence > 2 * peer.stall(settings, Time(pass.now)) {
             let silence = silence.as_millis();
             return Err(Down(format!("the plugin has brought nothing for {silence} ms")));
@@ -188,7 +188,7 @@ impl Arrivals {
         for arrival in &mut self.chunks {
             let ChunkEnd::Carried(carried) = &mut arrival.end else { continue };
             if !carried.has_come()? {
-                // Those behind it come later.
+                // The chunks behind it come later.
                 break;
             }
             if let Some((id, room, parts)) = carried.take_from_ring() {
@@ -200,7 +200,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Frees the ring, to which nothing is under way.
+    /// Frees the ring. No operation may be under way to it.
     pub(super) fn drop_ring(&mut self) {
         if let Some(carrier) = &mut self.carrier {
             carrier.conduit.forget_ring();
@@ -208,7 +208,7 @@ impl Arrivals {
         self.ring = None;
     }
 
-    /// Whether something is to come by a plugin, and nothing has come for so long.
+    /// Whether a plugin owes something, and has delivered nothing for longer than the limit.
     pub(super) fn carrier_is_silent(&self, limit: Duration) -> bool {
         self.carrier.as_ref().is_some_and(|carrier| carrier.is_silent(limit))
     }

@@ -1,5 +1,5 @@
-//! How a chunk lands: chosen when its head has come, for the kinds of memory at both ends. What it is to fill, and how
-//! that ended.
+//! The way in which a chunk lands, chosen when its head has come, for the kinds of memory at both ends; the places that
+//! it fills, and how that ended.
 
 use polyrail_proto::wire::Place;
 use polyrail_proto::{LandingId, Settled};
@@ -9,52 +9,52 @@ use crate::device::staging::ChunkPart;
 use crate::engine::peer::PeerShared;
 use crate::memory::registry::{Finder, Target};
 
-/// Where the payload of a chunk goes, and how it gets there.
+/// Destination of a chunk's payload, and the way there.
 #[derive(Default)]
 pub(super) enum Landing {
-    /// It is read and thrown away: nobody wants it, or nobody does any more.
+    /// Read and thrown away: the chunk is not wanted, or no longer.
     #[default]
     Scratch,
-    /// It is read into place. `is_open` if the next bytes of it may be: between
+    /// Read into place. `is_open` if the next bytes may be read: between
     /// [`Receiver::begin_landing`](polyrail_proto::Receiver::begin_landing) and its end.
     InPlace { is_open: bool },
-    /// It is read to the flow's ring, and a device copies it from there.
+    /// Read to the flow's ring, from which a device copies it.
     Staged(Room),
-    /// It is not read: it is copied from the sender's ring.
+    /// Not read: copied from the sender's ring.
     Shared(Room),
-    /// It is not read: a plugin brings it.
+    /// Not read: delivered by a plugin.
     Carried(Goal),
-    /// It is not known yet, and nothing behind the head is looked at.
+    /// Not known yet. Nothing behind the head is processed.
     Waits(Need),
 }
 
-/// Where a plugin brings a chunk.
+/// Destination of a chunk that a plugin delivers.
 pub(super) enum Goal {
     InPlace,
-    /// The flow's ring, and a device copies it from there.
+    /// The flow's ring, from which a device copies it.
     Ring(Room),
-    /// Nobody wants it.
+    /// Thrown away.
     Scratch,
 }
 
-/// Where a chunk lies in a ring.
+/// Place of a chunk in a ring.
 #[derive(Clone)]
 pub(crate) struct Room {
     pub(super) memory: Memory,
     pub(super) at: u64,
 }
 
-/// What a chunk is to fill.
+/// Places that a chunk fills.
 #[derive(Default)]
 pub(crate) struct Parts {
-    /// The checksum that its bytes must have, and that of the head.
+    /// Checksum that its bytes must have, and that of the head.
     pub(super) check: Option<(u32, u32)>,
     pub(super) targets: Vec<Target>,
     pub(super) places: Vec<Place>,
 }
 
 impl Parts {
-    /// The places, each in its region.
+    /// Iterates over the places, each in its region.
     pub(super) fn in_regions(&self) -> impl Iterator<Item = ChunkPart<'_>> {
         let mut finder = Finder::default();
         self.places.iter().map(move |place| {
@@ -64,8 +64,8 @@ impl Parts {
     }
 }
 
-/// What a chunk waits for, which is looked for when no lock is held. Whatever it is, fewer than
-/// the most chunks may wait for devices.
+/// Need of a waiting chunk, which is met when no lock is held. In each case, there must also be fewer than the most
+/// chunks that may wait for devices.
 #[derive(Clone, Copy)]
 pub(super) enum Need {
     /// Room in the flow's ring, which may have to be made first.
@@ -77,18 +77,18 @@ pub(super) enum Need {
 }
 
 impl Landing {
-    /// That of a chunk of which some bytes are in place: whether the rest may follow.
+    /// Returns the landing of a chunk of which some bytes are in place. `is_wanted`: the rest may follow.
     pub(super) fn after_bytes(is_wanted: bool) -> Self {
         if is_wanted { Self::InPlace { is_open: false } } else { Self::Scratch }
     }
 
-    /// Whether the flow's ring has room for it that is to be given back.
+    /// Whether the chunk has room in the flow's ring that must be released.
     pub(super) fn holds_room(&self) -> bool {
         matches!(self, Self::Staged(_) | Self::Carried(Goal::Ring(_)))
     }
 }
 
-/// How a chunk was settled that landed without its flow.
+/// Returns how a chunk was settled that landed without its flow.
 pub(super) fn settled_of(peer: &PeerShared, id: LandingId) -> Option<Settled> {
     let mut rx = peer.rx();
     rx.settle();

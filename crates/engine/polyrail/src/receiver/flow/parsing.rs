@@ -1,5 +1,5 @@
-//! What a call brought, under the peer's lock: chunks begin, land and end, and count as acknowledged or
-//! refused.
+//! Parsing of the bytes that a call brought, under the peer's lock: chunks begin, land and end, and count as
+//! acknowledged or refused.
 
 use polyrail_proto::wire::Flags;
 use polyrail_proto::{Need, ReaderEvent, Settled, Verdict};
@@ -13,20 +13,20 @@ use crate::device::shared_memory::ring::PeersRing;
 use crate::engine::pass::Pass;
 use crate::engine::peer::{Down, RxSide};
 
-/// Chunks that one hold of the peer's lock may end, and that are delivered together. Whether the visit is over is
-/// asked between such batches: some messages cost much more than their bytes tell.
+/// Chunks that one hold of the peer's lock may end, and that are delivered together. The end of the visit is checked
+/// between such batches: some messages cost much more than their size suggests.
 const CHUNKS_MAX: u32 = 64;
 
 impl RxFlow {
-    /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
-    /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
+    /// Does the part of [`Self::take_in`] that needs the peer's lock, and whatever else would take that lock soon. All
+    /// flows of the peer share it, so it is taken once for each call that brings bytes.
     pub(super) fn parse(
         &mut self,
         connection: &mut Connection,
         goes_on: bool,
         pass: &Pass<'_>,
     ) -> Result<(), Down> {
-        // Most calls bring one record, which is opened by now.
+        // Most calls bring one record. It is opened here, before the lock is taken.
         connection.reader.open();
         let peer = self.peer.clone();
         let mut rx = peer.rx();
@@ -72,7 +72,7 @@ impl RxFlow {
                         self.arrivals.landing_of(&self.current, &header, is_wanted)?;
                 }
                 ReaderEvent::Ring(place) => {
-                    // Its process is proven before the ring is opened, without the lock.
+                    // The peer's process is verified before the ring is opened, without the lock.
                     if let Some(why) = self.peer.beside.process.obstacle() {
                         return Err(Down(format!("shared memory was announced, but {why}")));
                     }
@@ -88,7 +88,7 @@ impl RxFlow {
                     }
                 }
                 ReaderEvent::End => {
-                    // Between two chunks, so that a flow which waits for its turn claims nothing.
+                    // Transfers are taken between two chunks, so that a flow which waits for its turn claims nothing.
                     ended += 1;
                     let holds_room = self.current.landing.holds_room();
                     let end = self.current.end(self.flow, side);
@@ -111,7 +111,7 @@ impl RxFlow {
                 }
             }
         }
-        // A revoked flow's end may have completed a transfer that another flow brought.
+        // The end of a revoked flow may have completed a transfer that another flow brought.
         rx.take(&mut self.delivery);
         if self.delivery.is_empty() {
             self.look_ahead(connection, goes_on || self.has_more, &mut rx, pass.now);
@@ -119,8 +119,8 @@ impl RxFlow {
         Ok(())
     }
 
-    /// What comes next needs the lock as well. Not before all that came is delivered: a cancel
-    /// among that waits until nothing is landing, and is acknowledged after that.
+    /// Does early what the next call would need the lock for. Not before all that came is delivered: a cancel among it
+    /// waits until nothing is landing, and is acknowledged after that.
     pub(super) fn look_ahead(
         &mut self,
         connection: &Connection,
@@ -148,18 +148,18 @@ impl RxFlow {
         }
     }
 
-    /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
+    /// Acknowledges or refuses the oldest chunk, which has ended.
     pub(super) fn conclude(&mut self, arrival: &Arrival, settled: Settled, pass: &Pass<'_>) {
         if let Settled::Refuse(code) = settled {
             return self.acks.handle_refused(code);
         }
         self.acks.handle_landed();
         if arrival.header.place_in_ring().is_some() {
-            // The sender has no room in its ring before it hears of this.
+            // This acknowledgement frees room in the sender's ring.
             self.acks.handle_awaited();
         }
         let stats = self.stats();
-        // What lies in shared memory took no rail; what a plugin carries took this one.
+        // Payload in shared memory took no rail; payload that a plugin carries took this one.
         let header = &arrival.header;
         let is_carried = header.flags.contains(Flags::CARRIED);
         let on_rail = if is_carried { header.payload_len } else { header.payload_on_wire() };

@@ -3,8 +3,10 @@
 
 use std::io;
 
+use polyrail_proto::FlowIndex;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_sys::{In, IoVecs};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::RxFlow;
@@ -12,7 +14,7 @@ use super::current::{continue_crc, pin_all};
 use super::landing::Landing;
 use crate::device::connection::Connection;
 use crate::engine::pass::Pass;
-use crate::engine::peer::Down;
+use crate::engine::peer::{Down, PeerShared};
 use crate::memory::gate::Pin;
 use crate::memory::registry::Finder;
 
@@ -31,10 +33,7 @@ impl RxFlow {
         if matches!(self.current.landing, Landing::InPlace { is_open: true })
             && !pin_all(&self.current.targets, &mut pins)
         {
-            let mut rx = self.peer.rx();
-            rx.receiver.end_landing(self.flow);
-            rx.receiver.bar(self.flow, RefusalCode::RegionDropped);
-            self.current.landing = Landing::Scratch;
+            give_up_place(&self.peer, self.flow, &mut self.current.landing);
         }
         let mut into = IoVecs::<In>::new();
         let mut with_spare = true;
@@ -76,17 +75,26 @@ impl RxFlow {
         }
         let room = into.bytes();
         let received = connection.wire.receive(&mut into);
+        let mut is_gone = is_in_place && is_no_memory(&received);
         if wants_crc && let Ok(bytes) = received {
-            self.current.crc = match &self.current.landing {
+            let continued = match &self.current.landing {
                 Landing::Staged(to) => {
                     let bytes = (bytes as u64).min(left.into());
-                    let continued = to.memory.crc32c(self.current.crc, to.at + filled, bytes);
-                    continued.map_err(|error| Down(error.to_string()))?
+                    to.memory.crc32c(self.current.crc, to.at + filled, bytes)
                 }
-                _ => continue_crc(&self.current, &wanted, bytes)?,
+                _ => continue_crc(&self.current, &wanted, bytes),
             };
+            match continued {
+                Ok(crc) => self.current.crc = crc,
+                // The file was cut off since.
+                Err(_) if is_in_place => is_gone = true,
+                Err(error) => return Err(Down(error.to_string())),
+            }
         }
         drop(pins);
+        if is_gone {
+            give_up_place(&self.peer, self.flow, &mut self.current.landing);
+        }
         match received {
             Ok(0) => Err(Down("closed by the peer".into())),
             Ok(bytes) => {
@@ -101,9 +109,12 @@ impl RxFlow {
                 connection.readable = false;
                 Ok(0)
             }
+            // Nothing came: the kernel could not put it there. Now it goes elsewhere.
+            Err(_) if is_gone => Ok(0),
             Err(error) => Err(error.into()),
         }
     }
+
     /// Has the next bytes of a chunk go into place, if they may.
     fn open_place(&mut self) {
         if let Landing::InPlace { is_open: is_open @ false } = &mut self.current.landing {
@@ -113,4 +124,19 @@ impl RxFlow {
             }
         }
     }
+}
+
+/// The memory that a chunk is for can't take its bytes: its region has ended, it was unmapped, or its file was cut off.
+/// The rest of the chunk is thrown away, and its transfer is refused. Others go on.
+fn give_up_place(peer: &PeerShared, flow: FlowIndex, landing: &mut Landing) {
+    let mut rx = peer.rx();
+    rx.receiver.end_landing(flow);
+    rx.receiver.bar(flow, RefusalCode::RegionDropped);
+    *landing = Landing::Scratch;
+}
+
+/// Whether the kernel could not write where the bytes belong.
+fn is_no_memory(received: &io::Result<usize>) -> bool {
+    let fault = Some(Errno::FAULT.raw_os_error());
+    received.as_ref().is_err_and(|error| error.raw_os_error() == fault)
 }

@@ -1,5 +1,5 @@
-//! How a chunk lands, by its head, and what it needs for that: room in the flow's ring, the sender's ring opened, or the plugin's
-//! connection. If that is not there yet, the chunk waits for it here, or is refused.
+//! The way in which a chunk lands, by its head, and what it needs for that: room in the flow's ring, the sender's ring
+//! opened, or the plugin's connection. A chunk whose need is not met yet waits here, or is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::device::staging::{CopyError, Ring};
 use crate::engine::pass::Pass;
 use crate::engine::peer::Down;
 
-/// There is no memory for a ring, and the chunk is refused.
+/// Result when there is no memory for a ring, and the chunk is refused.
 struct Refused;
 
 impl RxFlow {
-    /// Looks for what the chunk that has begun waits for, and if it is there goes on with what came.
-    /// Says whether it is.
+    /// Tries to meet the need of the current chunk, and if it is met goes on with the bytes that came. Returns whether
+    /// it is.
     pub(super) fn go_on(
         &mut self,
         connection: &mut Connection,
@@ -38,7 +38,7 @@ impl RxFlow {
         Ok(true)
     }
 
-    /// How the chunk lands; `None` while what it needs is not there.
+    /// Returns how the chunk lands; `None` while its need is not met.
     fn meet(&mut self, need: Need, pass: &mut Pass<'_>) -> Result<Option<Landing>, Down> {
         Ok(match need {
             Need::Room => match self.find_room(pass) {
@@ -59,7 +59,7 @@ impl RxFlow {
         })
     }
 
-    /// Room in the flow's ring, for which a larger one is made if need be; `None` while there is none.
+    /// Finds room in the flow's ring, and makes a larger ring if need be; `None` while there is no room.
     fn find_room(&mut self, pass: &mut Pass<'_>) -> Result<Option<Room>, Refused> {
         let payload = u64::from(self.current.payload_len());
         let size = self.arrivals.ring.as_ref().map_or(0, |ring| ring.memory().len());
@@ -67,8 +67,8 @@ impl RxFlow {
             if !self.arrivals.is_empty() {
                 return Ok(None);
             }
-            // The old one, which is too small, gives its part back first. Copies from it are done, and queues and
-            // the plugin need not keep it.
+            // The old ring, which is too small, returns its memory to the stock first. Copies from it are done, and
+            // queues and the plugin need not keep it.
             self.arrivals.drop_ring();
             pass.copiers.let_go();
             let stock = self.peer.beside.rx_stock.clone();
@@ -76,7 +76,7 @@ impl RxFlow {
             let make = |device: &Arc<dyn Device>| Ring::new(&**device, wanted, payload, &stock);
             let mut made = self.current.device().map_or(Err(CopyError::RegionDropped), make);
             if made.is_err() && self.arrivals.peers_ring.as_mut().is_some_and(PeersRing::close) {
-                // There may be enough for one of both.
+                // There may be enough for one of the two rings.
                 pass.copiers.let_go();
                 made = self.current.device().map_or(Err(CopyError::RegionDropped), make);
             }
@@ -92,7 +92,7 @@ impl RxFlow {
         Ok(self.arrivals.take_room(payload))
     }
 
-    /// There is no ring for the flow: the code for its sender, which sends the chunk again later, or by another flow, if
+    /// Returns the refusal for a flow without a ring. Its sender sends the chunk again later, or by another flow, if
     /// that can help.
     fn refusal_without_ring(
         &self,
@@ -108,7 +108,7 @@ impl RxFlow {
         let (name, others) =
             (self.peer.name(), self.peer.account.quotas.logs.no_staging.left_out(Time(pass.now)));
         if let CopyError::Short(why) = error {
-            // The peer sends the chunk again, until others have given some back.
+            // The peer sends the chunk again, until others have released some memory.
             pass.engine.want_staging(pass.now);
             if let Some(others) = others {
                 tracing::warn!(target: "polyrail::staging", peer = name, why, others,
@@ -122,8 +122,8 @@ impl RxFlow {
         RefusalCode::Device
     }
 
-    /// How a chunk lands that lies in the sender's ring, which may have to be opened; `None` while too
-    /// many wait.
+    /// Returns how a chunk lands that lies in the sender's ring, and opens that ring if need be; `None` while too many
+    /// chunks wait.
     fn find_in_peers_ring(&mut self, at: u64, pass: &mut Pass<'_>) -> Option<Landing> {
         if self.arrivals.is_full() {
             return None;
@@ -135,7 +135,7 @@ impl RxFlow {
             if !self.arrivals.is_empty() {
                 return None;
             }
-            // There may be enough for one of both.
+            // There may be enough for one of the two rings.
             self.arrivals.drop_ring();
             pass.copiers.let_go();
         }
@@ -165,7 +165,7 @@ impl RxFlow {
     }
 
     /// Whether the flow holds pinned memory for a payload of which no byte has come for twice the time after which its
-    /// sender gives up a stalled flow. Notes what has come by now.
+    /// sender gives up a stalled flow. Notes the bytes that have come by now.
     pub(crate) fn holds_memory_in_vain(&mut self, reader: &FrameReader, pass: &Pass<'_>) -> bool {
         let left = reader.left();
         if left == 0 || !matches!(self.current.landing, Landing::Staged(_)) {
@@ -185,7 +185,7 @@ impl RxFlow {
         }
     }
 
-    /// Frees rings that nothing is in: peers without any wait for the memory.
+    /// Frees rings that are empty: peers that have none wait for the memory.
     pub(crate) fn give_back(&mut self) {
         if !self.arrivals.is_empty() {
             return;
@@ -200,7 +200,7 @@ impl RxFlow {
         }
     }
 
-    /// Says once that there is pinned memory for some flows of the peer only.
+    /// Warns once that only some flows of the peer have pinned memory.
     fn tell_short(&self, stock: &Stock, why: &str) {
         if stock.is_news() {
             let name = self.peer.name();
@@ -211,7 +211,7 @@ impl RxFlow {
 }
 
 impl Arrivals {
-    /// How a chunk lands that begins, under the peer's lock. An error if it lies where nothing was announced.
+    /// Returns how a new chunk lands, under the peer's lock. An error if it lies outside of the announced ring.
     pub(super) fn landing_of(
         &mut self,
         chunk: &Current,
@@ -246,7 +246,7 @@ impl Arrivals {
         Ok(room.map_or(Landing::Waits(Need::Room), Landing::Staged))
     }
 
-    /// How a chunk lands that a plugin carries, whose connection is there; `None` before there is room.
+    /// Returns how a chunk lands that a plugin carries whose connection is there; `None` while there is no room.
     pub(super) fn carried(&mut self, chunk: &Current, is_wanted: bool) -> Option<Landing> {
         if is_wanted && self.must_stage(chunk) {
             let room = self.take_room(chunk.payload_len().into())?;
@@ -256,8 +256,8 @@ impl Arrivals {
         (!self.is_full()).then_some(Landing::Carried(goal))
     }
 
-    /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
-    /// devices, or a checksum is to be made, which takes bytes of the host.
+    /// Whether a device has to copy the chunk from the ring into place: because the plugin takes no address of one of
+    /// the devices, or because a checksum is verified, which takes bytes in host memory.
     fn must_stage(&self, current: &Current) -> bool {
         let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.conduit.takes_cuda());
         must_stage(

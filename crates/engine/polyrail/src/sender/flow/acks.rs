@@ -1,4 +1,4 @@
-//! What the peer says of frames: acknowledgements are read and handed to the sender core.
+//! Acknowledgements and other answers of the peer: read here, and handed to the sender core.
 
 use std::io;
 
@@ -21,7 +21,7 @@ use crate::wake::ALL;
 const VISIT_BYTES: usize = 256 << 10;
 
 impl TxFlow {
-    /// Reads acknowledgements, where nothing else comes. Says whether there were any.
+    /// Reads acknowledgements on a connection that brings nothing else. Returns whether any came.
     pub(crate) fn read(
         &mut self,
         connection: &mut Connection,
@@ -53,7 +53,7 @@ impl TxFlow {
         Ok(has_read)
     }
 
-    /// The peer acknowledged frames.
+    /// Handles acknowledgements that the peer sent.
     pub(crate) fn take_acks(
         &mut self,
         acks: impl IntoIterator<Item = AckFrame, IntoIter: ExactSizeIterator>,
@@ -112,11 +112,11 @@ impl TxFlow {
     }
 }
 
-/// Characters of a peer's reason that are kept.
+/// Limit of the characters kept of a peer's reason.
 const SHOWN_OF_REASON: usize = 400;
 
 impl TxFlow {
-    /// The reason of the peer for giving this engine up, if it said one. It is the peer's text.
+    /// Returns the peer's reason for giving this engine up, if it sent one. The text is the peer's own.
     fn reason(&mut self) -> Option<String> {
         let words = std::mem::take(&mut self.words);
         let says = shortened(&String::from_utf8_lossy(&words), SHOWN_OF_REASON);
@@ -124,7 +124,7 @@ impl TxFlow {
     }
 }
 
-/// The acknowledgements that came as a whole.
+/// Parses the acknowledgements that have arrived whole.
 fn read_acks(reader: &mut FrameReader) -> Result<SmallVec<[AckFrame; 8]>, Down> {
     let mut acks = SmallVec::new();
     loop {

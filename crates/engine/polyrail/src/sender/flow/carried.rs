@@ -23,38 +23,38 @@ use crate::engine::peer::Down;
 use crate::memory::lanes::bytes_of;
 use crate::path::carry;
 
-/// What carries the payload of a flow.
+/// The carrier of a flow's payload.
 #[derive(Default)]
 pub(super) enum Carrier {
-    /// It was not decided yet.
+    /// Not decided yet.
     #[default]
     Unknown,
     /// The flow's own connection.
     None,
-    /// That, for a while: a carrier has failed.
+    /// The flow's own connection, for a while: a carrier has failed.
     Resting,
-    /// That, until the plugin has connected and the peer's has accepted.
+    /// The flow's own connection, until the plugin has connected and the peer's plugin has accepted.
     Coming(Carried),
     There {
         conduit: Box<dyn Conduit>,
-        /// The number of the last frame whose payload it was given.
+        /// Number of the last frame whose payload the plugin was given.
         last: u64,
     },
 }
 
 impl Carrier {
-    /// Whether it is to be looked at: the plugin has something to send, or is lost, which ends the flow.
+    /// Whether the carrier needs a visit: the plugin has something to send, or is lost, which ends the flow.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self, Self::There { conduit, .. } if conduit.is_busy() || conduit.broken().is_some())
     }
 
-    /// For how long the plugin has sent nothing of what it has, if it has anything.
+    /// Returns how long the plugin has sent nothing, if it has something to send.
     pub(super) fn silence(&self, now: u64) -> Option<Duration> {
         let Self::There { conduit, .. } = self else { return None };
         conduit.is_busy().then(|| conduit.silence(now))
     }
 
-    /// Gives the payload of the frame with this number to the plugin. Says whether it could: not if a region has ended.
+    /// Gives the payload of the frame with this number to the plugin. Returns false if a region has ended.
     pub(super) fn send(&mut self, frame: &Frame, number: u64) -> bool {
         let Self::There { conduit, last } = self else { return false };
         *last = number;
@@ -63,7 +63,7 @@ impl Carrier {
 }
 
 impl TxFlow {
-    /// Asks for a carrier, takes it when it is there, and has it move on.
+    /// Requests a carrier, takes it when it is there, and drives it.
     pub(super) fn advance_carrier(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
         let now = Time(pass.now);
         match &self.carrier {
@@ -78,7 +78,7 @@ impl TxFlow {
                 let silence = conduit.silence(pass.now);
                 let why = match conduit.broken() {
                     Some(why) => format!("the plugin: {why}"),
-                    // The peer may have acknowledged all of it.
+                    // A carrier that sends nothing breaks the flow even if the peer has acknowledged all of its frames.
                     None if silence > pass.engine.settings.peer_timeout => {
                         format!("the plugin has sent nothing for {} ms", silence.as_millis())
                     }
@@ -124,7 +124,7 @@ impl TxFlow {
         Ok(())
     }
 
-    /// The connection of the flow, as both ends name it.
+    /// Returns the identity of the flow's connection, which is the same at both ends.
     fn connection(&self) -> Carried {
         let epoch = self.peer.links.flows[self.flow.0 as usize].epoch.load(Ordering::Relaxed);
         Carried { flow: self.flow, epoch: Epoch(epoch).of_connection().0 }
@@ -135,7 +135,7 @@ impl TxFlow {
         pass.engine.rails[rail].hosted.is_some()
     }
 
-    /// Why the peer takes nothing from a plugin, as long as it lives.
+    /// Returns why the peer takes nothing from a plugin. The reason holds as long as the peer lives.
     fn peer_takes_none(&self) -> Option<&'static str> {
         if !self.peer.card.capabilities.contains(Capabilities::CARRIERS) {
             return Some("the peer hosts no plugin");
@@ -144,8 +144,8 @@ impl TxFlow {
             .then_some("the peer wants it encrypted, which no plugin does")
     }
 
-    /// The flow is gone. If it has left something unacknowledged to a plugin, that may be why, and perhaps only the
-    /// peer knows what was wrong.
+    /// Notes that the flow is gone. Frames left unacknowledged in a plugin may be the cause, and perhaps only the peer
+    /// knows what was wrong.
     pub(crate) fn carrier_lost(&self, why: &str) {
         match self.carrier {
             Carrier::Coming(of) => self.peer.beside.carriers.lock().forget(End::Sending, of),
@@ -179,7 +179,7 @@ impl TxFlow {
         })
     }
 
-    /// Where the payload of a chunk that needs no staging is sent from.
+    /// Returns the place from which the payload of a chunk that needs no staging is sent.
     pub(super) fn body_of(&self, chunk: &Chunk<Outgoing>) -> Body {
         match self.is_carried(chunk) {
             true => Body::Carried,
@@ -187,8 +187,8 @@ impl TxFlow {
         }
     }
 
-    /// The frame that was queued last has a head that promises what the plugin was not given, for a region
-    /// has ended.
+    /// Ends the transfer of the frame that was queued last: a region has ended, so the plugin was not given the payload
+    /// that its head promises.
     pub(super) fn sent_by_none(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
         let Some(frame) = self.frames.back() else { return Ok(()) };
         let mut tx = self.peer.tx();

@@ -1,5 +1,5 @@
-//! Chunks in a device's memory: copied to the flow's ring while others are on the wire, or to one
-//! that the peer has open.
+//! Chunks in a device's memory. They are copied to the flow's ring, or to one that the peer has open, while other
+//! chunks are on the wire.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::liveness::Rest;
 use polyrail_proto::progress::Outlook;
 use polyrail_proto::wire::{AckFrame, RefusalCode};
-use polyrail_proto::{Chunk, Failure, Source, Time};
+use polyrail_proto::{Chunk, Failure, Source, Time, TransferId};
 use polyrail_secure::Sealer;
 
 use super::TxFlow;
@@ -23,16 +23,16 @@ use crate::engine::peer::Down;
 use crate::memory::tickets::{Tickets, all_done};
 use crate::wake::ALL;
 
-/// The pinned memory that a flow sends from, and what is copied to it.
+/// Pinned memory that a flow sends from, and the chunks that are copied to it.
 #[derive(Default)]
 pub(super) struct Staging {
-    /// Chunks that a device copies to the ring, and what was pulled after them: sent in this order.
+    /// Chunks that a device copies to the ring, and chunks pulled after them: sent in this order.
     chunks: VecDeque<Staged>,
-    /// Pinned memory, from the first chunk in a device's memory on.
+    /// Pinned memory, made for the first chunk in a device's memory.
     pub(super) ring: Option<Ring>,
-    /// While others send what this flow, or the peer for this flow, has no pinned memory for.
+    /// On while this flow, or the peer for this flow, lacks pinned memory, so that other flows send instead.
     rest: Rest,
-    /// Since when the peer has had no pinned memory because other peers have all of it, by the monotonic clock.
+    /// Time, by the monotonic clock, since when the peer has had no pinned memory because other peers have all of it.
     short_since: Option<u64>,
 }
 
@@ -50,34 +50,33 @@ impl Staging {
         self.chunks.is_empty()
     }
 
-    /// Returns when the oldest chunk was pulled that has no frame yet, by the monotonic clock.
+    /// Returns when the oldest chunk without a frame was pulled, by the monotonic clock.
     pub(super) fn oldest_ns(&self) -> Option<u64> {
         self.chunks.front().map(|staged| staged.began_ns)
     }
 
-    /// Returns whether the flow takes nothing just now.
+    /// Returns whether the flow takes nothing at the moment.
     pub(super) fn is_resting(&self, now: Time) -> bool {
         self.rest.is_on(now)
     }
 
-    /// Returns what is before it when nothing moves. A chunk that a device copies is asked for until
-    /// the chunk has a frame, whatever the device says at this moment: what is copied by now and not
-    /// sent is found by the next pass. With a socket that is full, which is not `writable`, that can
-    /// wait for room.
+    /// Returns when to visit the flow again if nothing moves. While a device copies a chunk, every pass asks for it
+    /// until the chunk has a frame, whatever the device says at this moment: the next pass finds chunks that are copied
+    /// and not sent. If the socket is full (not `writable`), that can wait for room.
     pub(super) fn outlook(&self, writable: bool, now: Time) -> Outlook {
         let copies = Outlook::ask_if(!self.is_empty() && writable);
-        // Nothing tells the flow to go on after a rest. At a later moment than `now`, that of the pass, the
-        // rest may be over, and no one has looked since.
+        // No event ends a rest. At a later moment than `now`, which is the pass's, the rest may be over, and no one has
+        // looked since.
         let rest = self.rest.until(now).map_or(Outlook::Told, |until| Outlook::Until(until.0));
         copies.and(rest)
     }
 
-    /// Returns whether there is a ring that nothing is in.
+    /// Returns whether there is an empty ring.
     fn has_idle_ring(&self) -> bool {
         self.ring.as_ref().is_some_and(Ring::is_idle)
     }
 
-    /// Frees the ring, which nothing is in, and what copies that are done keep of it.
+    /// Frees the empty ring, and what finished copies keep of it.
     fn drop_ring(&mut self, copiers: &mut Copiers) {
         self.ring = None;
         copiers.let_go();
@@ -85,25 +84,25 @@ impl Staging {
 }
 
 impl TxFlow {
-    /// Whether a chunk is copied to a ring before it is sent.
+    /// Returns whether a chunk is copied to a ring before it is sent.
     pub(super) fn is_staged(&self, chunk: &Chunk<Outgoing>) -> bool {
         !self.is_carried(chunk) && (is_on_device(chunk) || self.is_shared(chunk))
     }
 
-    /// Whether there is a ring for a chunk that is staged.
+    /// Returns whether there is a ring for a staged chunk.
     pub(super) fn has_ring_for(&self, chunk: &Chunk<Outgoing>) -> bool {
         self.shared.is_some() || self.staging.ring.is_some() && !self.is_shared(chunk)
     }
 
-    /// Whether the payload of a chunk is left where the peer takes it itself.
+    /// Returns whether the peer takes the payload of a chunk itself.
     fn is_shared(&self, chunk: &Chunk<Outgoing>) -> bool {
         chunk.header.payload_len > 0
             && chunk.source.is_shared()
             && self.peer.beside.sharing.may_work()
     }
 
-    /// Has a chunk copied to a ring, where there is room for it. Says whether it could: if there is no
-    /// memory for a ring and other flows have some, the chunk is left to them.
+    /// Has a chunk copied to a ring that has room for it. Returns false if there is no memory for a ring and other
+    /// flows have some: the chunk is left to them.
     pub(super) fn stage(
         &mut self,
         chunk: Chunk<Outgoing>,
@@ -142,33 +141,33 @@ impl TxFlow {
         }
     }
 
-    /// Whether the flow takes nothing just now.
+    /// Returns whether the flow takes nothing at the moment.
     pub(super) fn rests(&mut self, pass: &mut Pass<'_>) -> bool {
         let now = Time(pass.now);
-        // Only one that the peer takes bytes on has a use for it.
+        // Only a flow on which the peer takes bytes has a use for the ring.
         if self.staging.rest.gives_up(now) && self.staging.has_idle_ring() {
             self.staging.drop_ring(&mut pass.copiers);
         }
         self.staging.is_resting(now)
     }
 
-    /// The flow takes nothing for a while.
+    /// Begins a rest, in which the flow takes nothing.
     fn begin_rest(&mut self, now: u64, gives_up: bool) {
         let until = self.staging.rest.begin(Time(now), gives_up);
         let slot = &self.peer.links.flows[self.flow.0 as usize];
         slot.rests_until.store(until.0, Ordering::Relaxed);
     }
 
-    /// Whether other flows to the peer have pinned memory. If several fail to get any at the same
-    /// time, the last of them hears that nobody has.
+    /// Returns whether other flows to the peer have pinned memory. If several flows fail to get any at the same time,
+    /// the last of them sees that no flow has any.
     fn others_have_memory(&self) -> bool {
         let shared = self.shared.as_ref().is_some_and(SharedRing::is_pinned);
         let own = usize::from(self.staging.ring.is_some()) + usize::from(shared);
         self.peer.beside.tx_stock.holders() > own
     }
 
-    /// No flow to the peer has pinned memory, since flows to other peers have all of it. Says whether to wait for
-    /// some: for as long as a peer may be silent.
+    /// Handles the case that no flow to the peer has pinned memory, because flows to other peers have all of it.
+    /// Returns whether to wait for some: for as long as a peer may be silent.
     fn waits_for_memory(&mut self, pass: &Pass<'_>) -> bool {
         let since = *self.staging.short_since.get_or_insert(pass.now);
         let waited = Duration::from_nanos(pass.now.saturating_sub(since));
@@ -181,14 +180,14 @@ impl TxFlow {
         true
     }
 
-    /// Frees a ring that nothing is in: peers without any wait for the memory.
+    /// Frees an empty ring: peers without one wait for the memory.
     pub(crate) fn give_back(&mut self) {
         if self.staging.is_empty() && self.staging.has_idle_ring() {
             self.staging.ring = None;
         }
     }
 
-    /// The chunk that was pulled last needs pinned memory that can't be had.
+    /// Leaves chunks to other flows, because the chunk that was pulled last needs pinned memory and there is none.
     fn leave_to_others(&mut self, why: &str, pass: &mut Pass<'_>) {
         self.begin_rest(pass.now, false);
         let peer = self.peer.clone();
@@ -202,17 +201,17 @@ impl TxFlow {
         tx.sender.rest(self.flow);
         drain_tx(&mut tx, pass);
         drop(tx);
-        // Who has found nothing left in between may sleep.
+        // A proxy that found nothing to send meanwhile may sleep.
         peer.wake.announce(ALL);
     }
 
-    /// Has a chunk that needs no device sent after those that do.
+    /// Queues a chunk that needs no device after those that do.
     pub(super) fn put_behind(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
         let (body, tickets, began_ns) = (self.body_of(&chunk), Tickets::new(), pass.now);
         self.staging.chunks.push_back(Staged { chunk, body, tickets, began_ns });
     }
 
-    /// Whether a chunk that is staged, whichever it will be, has no room.
+    /// Returns whether a staged chunk of any kind would have no room.
     pub(super) fn lacks_room(&self, pass: &Pass<'_>) -> bool {
         let settings = &pass.engine.settings;
         let is_full = |ring: &Ring, bytes: u64| !ring.has_room(bytes);
@@ -221,7 +220,7 @@ impl TxFlow {
             || self.shared.as_ref().is_some_and(|it| is_full(&it.ring, settings.largest_chunk()))
     }
 
-    /// The peer is done with all frames up to one, and what lies in shared memory of them.
+    /// Handles the peer's answer: it is done with all frames up to one, and with their payload in shared memory.
     pub(super) fn heard(&mut self, ack: AckFrame, now: u64) {
         let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack else { return };
         self.acknowledged = self.acknowledged.max(sequence);
@@ -240,7 +239,7 @@ impl TxFlow {
         }
     }
 
-    /// For a while payload for this peer goes over the rails.
+    /// Sends payload for this peer over the rails for a while.
     fn stop_sharing(&self, why: String) {
         let peer = self.peer.name();
         if self.peer.beside.sharing.fail(why.clone()) {
@@ -266,7 +265,7 @@ impl TxFlow {
         let make = || SharedRing::new(process, &badge, device, wanted, least, stock);
         let mut made = make();
         if made.is_err() && self.staging.has_idle_ring() {
-            // There may be enough for one of both.
+            // The memory may be enough for one of the two.
             self.staging.drop_ring(&mut pass.copiers);
             made = make();
         }
@@ -274,7 +273,7 @@ impl TxFlow {
         Ok(())
     }
 
-    /// Makes sure of a ring to send from. Memory that the peer has open does as well.
+    /// Ensures that there is a ring to send from. Memory that the peer has open will do.
     fn prepare_ring(&mut self, chunk: &Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), CopyError> {
         let device = device_of(chunk).ok_or(CopyError::RegionDropped)?;
         let lent = |shared: &mut SharedRing| shared.pin_for(Some(device)).is_ok();
@@ -296,7 +295,7 @@ impl TxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<(Body, Tickets), CopyError> {
         let parts = parts_of(&chunk.source, chunk.header.chunk);
-        // `pull` looked for room before.
+        // `pull` has checked for room.
         let no_room = || CopyError::Device("no room in the staging ring".into());
         let (ring, body): (_, fn(u64) -> Body) = match (&mut self.shared, &mut self.staging.ring) {
             (Some(shared), _) if is_shared => (&mut shared.ring, Body::Shared),
@@ -309,12 +308,12 @@ impl TxFlow {
         Ok((body(at), tickets))
     }
 
-    /// What devices may still copy, when the flow is gone.
+    /// Copies that devices may still make when the flow is gone.
     pub(crate) fn into_tickets(self) -> impl Iterator<Item = Ticket> {
         self.staging.chunks.into_iter().flat_map(|staged| staged.tickets)
     }
 
-    /// Makes frames of the chunks that are copied.
+    /// Makes frames of the copied chunks.
     pub(super) fn send_staged(
         &mut self,
         sealer: &mut Sealer,
@@ -339,16 +338,27 @@ impl TxFlow {
         Ok(())
     }
 
-    /// A chunk was promised to the peer and can't be read any more: its transfer ends, and the flow
-    /// with it.
+    /// Ends the transfer of a chunk that was promised to the peer and can't be read any more, and the flow with it.
     fn fail(&self, chunk: &Chunk<Outgoing>, error: CopyError, pass: &mut Pass<'_>) -> Down {
         let (failure, why) = match error {
             CopyError::RegionDropped => (Failure::RegionDropped, "a region was dropped".into()),
             CopyError::Device(why) | CopyError::Short(why) => (Failure::Device, why),
         };
-        chunk.source.note_device_error(why.clone());
+        self.lose((&chunk.source, chunk.header.transfer), failure, why, pass)
+    }
+
+    /// Ends the transfer of bytes that were promised to the peer and can't be read any more, and the flow with it. If
+    /// they were sent again, they would fail again on every flow.
+    pub(super) fn lose(
+        &self,
+        (source, transfer): (&Outgoing, TransferId),
+        failure: Failure,
+        why: String,
+        pass: &mut Pass<'_>,
+    ) -> Down {
+        source.note_device_error(why.clone());
         let mut tx = self.peer.tx();
-        tx.sender.end(chunk.header.transfer, failure);
+        tx.sender.end(transfer, failure);
         drain_tx(&mut tx, pass);
         Down(why)
     }

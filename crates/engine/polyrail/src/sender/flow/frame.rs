@@ -1,11 +1,12 @@
-//! A frame: how a chunk that was pulled becomes one and is queued, and where its payload comes from.
-//! `sending` is what follows.
+//! Frames: how a pulled chunk becomes one and is queued, and where its payload comes from. `sending` follows.
+
+use std::cell::Cell;
 
 use polyrail_config::Payload;
 use polyrail_proto::wire::Flags;
-use polyrail_proto::{Chunk, PayloadSource, Protection, Sink, Source, TransferId};
+use polyrail_proto::{Chunk, Failure, PayloadSource, Protection, Sink, Source, TransferId};
 use polyrail_secure::Sealer;
-use polyrail_sys::{Memory, crc32c};
+use polyrail_sys::{Memory, OutOfRange, crc32c};
 
 use super::TxFlow;
 use crate::device::shared_memory::ring::SharedRing;
@@ -20,29 +21,29 @@ pub(super) struct Frame {
     pub(super) transfer: TransferId,
     pub(super) chunk: u32,
     pub(super) body: Body,
-    /// Bytes in the batch that are not sent: the head, and the payload if that is small.
+    /// Unsent bytes in the batch: the header, and the payload if that is small.
     pub(super) batched: usize,
     pub(super) payload: u32,
-    /// Payload that is not in the batch and not sent.
+    /// Unsent payload that is not in the batch.
     pub(super) outside: u32,
 }
 
-/// Where the payload of a frame is sent from.
+/// Source of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
-    /// The regions that it belongs to.
+    /// Regions of the payload.
     Regions,
     /// This place of the ring.
     Ring(u64),
-    /// Not at all: the peer takes it from this place of the shared ring.
+    /// No source: the peer takes the payload from this place of the shared ring.
     Shared(u64),
-    /// This place of the shared ring, which the peer does not take it from.
+    /// This place of the shared ring, though the peer does not take it from there.
     Lent(u64),
-    /// Not at all: a plugin carries it from the regions that it belongs to.
+    /// No source: a plugin carries the payload from its regions.
     Carried,
 }
 
-/// The ring that a chunk was copied to, and where.
+/// Returns the ring that a chunk was copied to, and the place.
 pub(super) fn staged_at<'a>(
     body: Body,
     ring: &'a Option<Ring>,
@@ -55,14 +56,22 @@ pub(super) fn staged_at<'a>(
     }
 }
 
-/// The payload of a chunk, in its regions or where it was copied to. If a region is gone, sending finds
-/// out and ends the transfer.
+/// The payload of a chunk, in its regions or where it was copied to. If a region is gone, sending notices that and ends
+/// the transfer.
 struct Bytes<'a> {
     source: &'a Outgoing,
     chunk: u32,
-    /// The ring that has it, and where.
+    /// The ring with the payload, and the place.
     staged: Option<(&'a Ring, u64)>,
     len: u32,
+    /// Set, with the reason, once memory of the payload no longer exists.
+    gone: Cell<Option<String>>,
+}
+
+impl Bytes<'_> {
+    fn note_gone(&self, error: OutOfRange) {
+        self.gone.set(Some(unreadable(error.offset, error.len)));
+    }
 }
 
 impl PayloadSource for Bytes<'_> {
@@ -71,49 +80,71 @@ impl PayloadSource for Bytes<'_> {
     fn checksum(&self, head: &[u8]) -> Result<u32, Down> {
         let mut crc = crc32c(0, head);
         if let Some((ring, at)) = self.staged {
-            return continue_crc(crc, ring.memory(), at, self.len.into());
+            let continued = ring.memory().crc32c(crc, at, self.len.into());
+            return continued.map_err(|error| Down(error.to_string()));
         }
         for piece in self.source.plan().pieces(self.chunk) {
             let region = self.source.region(piece.local_region);
             let (Some(_pin), Some(memory)) = (region.gate.pin(), region.memory.host()) else {
                 break;
             };
-            crc = continue_crc(crc, memory, piece.local_offset, piece.len)?;
+            crc = memory.crc32c(crc, piece.local_offset, piece.len).map_err(|error| {
+                self.note_gone(error);
+                Down(error.to_string())
+            })?;
         }
         Ok(crc)
     }
 
     fn append(&self, to: &mut Sink<'_>) -> bool {
         if let Some((ring, at)) = self.staged {
-            return append(ring.memory(), at, self.len.into(), to);
+            return append(ring.memory(), at, self.len.into(), to).is_ok();
         }
         self.source.plan().pieces(self.chunk).all(|piece| {
             let region = self.source.region(piece.local_region);
             let pin = region.gate.pin();
             let memory = region.memory.host().filter(|_| pin.is_some());
-            memory.is_some_and(|memory| append(memory, piece.local_offset, piece.len, to))
+            memory.is_some_and(|memory| {
+                let appended = append(memory, piece.local_offset, piece.len, to);
+                appended.map_err(|error| self.note_gone(error)).is_ok()
+            })
         })
     }
 }
 
-fn continue_crc(crc: u32, memory: &Memory, offset: u64, len: u64) -> Result<u32, Down> {
-    memory.crc32c(crc, offset, len).map_err(|error| Down(error.to_string()))
+/// Error for bytes whose file has fewer bytes now, or can't be read.
+fn unreadable(offset: u64, len: u64) -> String {
+    format!(
+        "bytes {offset}+{len} of the memory can't be read: its file was cut off, or its disk has failed"
+    )
 }
 
-/// Appends bytes of memory. Returns whether it could.
-fn append(memory: &Memory, offset: u64, len: u64, to: &mut Sink<'_>) -> bool {
+/// Returns the error of a chunk whose file was cut off. Such a file has lost its last bytes first, so checking one byte
+/// of each piece is enough.
+pub(super) fn cut_off(chunk: &Chunk<Outgoing>) -> Option<String> {
+    chunk.source.plan().pieces(chunk.header.chunk).find_map(|piece| {
+        let region = chunk.source.region(piece.local_region);
+        let memory = region.memory.host()?;
+        // Only memory of a file has no address.
+        memory.address(piece.local_offset, piece.len).err()?;
+        let last = (piece.local_offset + piece.len).checked_sub(1)?;
+        let _pin = region.gate.pin()?;
+        memory.read_at(last, &mut [0]).err().map(|_| unreadable(piece.local_offset, piece.len))
+    })
+}
+
+/// Appends bytes of memory.
+fn append(memory: &Memory, offset: u64, len: u64, to: &mut Sink<'_>) -> Result<(), OutOfRange> {
     let (mut at, end) = (offset, offset + len);
     while at < end {
         let part = to.room().min(end - at);
-        if memory.append_to(to.out(), at, part).is_err() {
-            return false;
-        }
+        memory.append_to(to.out(), at, part)?;
         at += part;
     }
-    true
+    Ok(())
 }
 
-/// The protection that a setting asks for.
+/// Returns the protection that a setting asks for.
 pub(super) fn protection_of(payload: Payload) -> Protection {
     match payload {
         Payload::None => Protection::None,
@@ -153,8 +184,14 @@ impl TxFlow {
             chunk: header.chunk,
             staged: staged_at(body, &self.staging.ring, &self.shared),
             len: header.payload_len,
+            gone: Cell::default(),
         };
-        let framed = self.framer.frame(header, pieces, meta, &payload, sealer, &mut self.batch)?;
+        let framed = self.framer.frame(header, pieces, meta, &payload, sealer, &mut self.batch);
+        // Nothing of the frame may leave: bytes that are not sealed yet would be sent as they are.
+        if let Some(why) = payload.gone.take() {
+            return Err(self.lose((&source, header.transfer), Failure::Device, why, pass));
+        }
+        let framed = framed?;
         if let Some(since) = self.window_full_since.take() {
             let stats = &self.peer.links.flows[self.flow.0 as usize].stats;
             stats.window_full_ns.add(pass.now.saturating_sub(since));

@@ -1,33 +1,34 @@
-//! What is to be sent next: posted operations enter the sender core, and chunks leave it for this flow, under
+//! Choice of the next chunks to send: posted operations enter the sender core, and chunks leave it for this flow, under
 //! the peer's lock.
 
 use std::sync::Arc;
 
-use polyrail_proto::Time;
+use polyrail_proto::{Failure, Time};
 use polyrail_secure::Sealer;
 
 use super::TxFlow;
+use super::frame::cut_off;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::Pass;
 use crate::engine::peer::{Down, PeerShared, TxSide};
 use crate::wake::ALL;
 
-/// Frames gathered into one system call, at most.
+/// Most frames gathered into one system call.
 pub(super) const GATHER_FRAMES: usize = 64;
 /// Payload after which no further frame is gathered.
 const GATHER_BYTES: u64 = 256 << 10;
 
 impl TxFlow {
-    /// Takes what is to be sent next. Says whether there is room for more at once: a device that
-    /// copies a chunk can be given the next.
+    /// Takes the next chunks to send. Returns whether there is room for more at once: a device that copies a chunk can
+    /// be given the next.
     pub(super) fn pull(&mut self, sealer: &mut Sealer, pass: &mut Pass<'_>) -> Result<bool, Down> {
         if self.rests(pass) {
             self.stuck = true;
             return Ok(false);
         }
-        // Whether a chunk needs room in a ring is known only when it is pulled.
+        // Only a pulled chunk shows whether it needs room in a ring.
         if self.lacks_room(pass) {
-            // Room in the shared ring comes with acknowledgements only: others may go on meanwhile.
+            // Only acknowledgements free room in the shared ring: others may go on meanwhile.
             self.stuck |= self.shared.is_some();
             return Ok(false);
         }
@@ -45,12 +46,20 @@ impl TxFlow {
                 self.note_no_chunk(&tx, pass);
                 break;
             };
+            // Nothing of it is in the stream, so the flow and the chunks of other transfers stay.
+            if let Some(why) = cut_off(&chunk) {
+                chunk.source.note_device_error(why);
+                tx.sender.end(chunk.header.transfer, Failure::Device);
+                tx.sender.hand_back(self.flow);
+                drain_tx(&mut tx, pass);
+                continue;
+            }
             bytes += u64::from(chunk.header.payload_len);
-            // Asked once: there is room for one, and shared memory may come back at any moment.
+            // Checked once: there is room for one chunk, and shared memory may come back at any moment.
             if !self.is_staged(&chunk) {
                 self.pulled.push(chunk);
             } else if pass.hasty && !self.has_ring_for(&chunk) {
-                // To get memory for one takes milliseconds and more: no caller waits for that.
+                // Getting memory for a ring takes milliseconds and more: no caller waits for that.
                 tx.sender.hand_back(self.flow);
                 drain_tx(&mut tx, pass);
                 self.lacks_ring = true;
@@ -60,24 +69,24 @@ impl TxFlow {
             }
         }
         let is_none = self.pulled.is_empty() && staged.is_none();
-        // Nothing is left anywhere: nobody needs to look again before the next post.
+        // Nothing is left anywhere: no proxy needs to look again before the next post.
         if is_none && !tx.sender.has_work() {
             if peer.posted.is_empty() {
                 peer.wake.done();
             }
-            // A post since the pool was fetched from. Whom it wakes is not known here, so that it
-            // is fetched here, too.
+            // Something was posted after the fetch. Which proxy that post wakes is not known here, so this pass fetches
+            // it as well.
             if !peer.posted.is_empty() {
                 self.has_room_again();
                 return Ok(true);
             }
         }
-        // One that is denied a chunk leaves it to others, which have to know.
+        // A flow that is denied a chunk leaves it to others, which have to be woken.
         let is_more = !is_none && tx.sender.has_work();
         peer.announce_wanted(&mut tx, pass.now);
         self.denied = tx.sender.is_denied(self.flow);
         drop(tx);
-        // Somebody else can begin with the rest while this is being sent.
+        // Another proxy can begin with the rest while this one sends.
         if is_more {
             peer.wake.share();
         }
@@ -95,8 +104,8 @@ impl TxFlow {
         self.stage(chunk, pass)
     }
 
-    /// Tells the sender core what is out. Together with what else its lock is taken for, since all
-    /// flows of the peer share that.
+    /// Reports to the sender core the chunks that were written. Called where its lock is taken anyway, since all flows
+    /// of the peer share that lock.
     pub(super) fn report_written(&mut self, tx: &mut TxSide, pass: &mut Pass<'_>) {
         if self.unreported == 0 {
             return;
@@ -105,8 +114,8 @@ impl TxFlow {
             tx.sender.handle_written(self.flow);
         }
         let had_work = tx.sender.has_work();
-        // A transfer that was cancelled may have waited for just this. The peer has to be told, and
-        // this flow may have no room in its ring until the peer has heard.
+        // A cancelled transfer may have waited for just this write. The peer must be notified of the cancel, and this
+        // flow may have no room in its ring until the peer has processed that.
         drain_tx(tx, pass);
         if !had_work && tx.sender.has_work() {
             self.peer.wake.announce(ALL);
@@ -126,8 +135,7 @@ impl TxFlow {
     }
 }
 
-/// Hands posted operations to the sender core: a batch every few passes, or at once if it has
-/// nothing else to do.
+/// Hands posted operations to the sender core: a batch every few passes, or at once if the core has nothing else to do.
 fn fetch_posted(peer: &Arc<PeerShared>, tx: &mut TxSide, pass: &mut Pass<'_>) {
     if tx.sender.has_work() && tx.fetch_in > 0 {
         tx.fetch_in -= 1;
@@ -135,8 +143,8 @@ fn fetch_posted(peer: &Arc<PeerShared>, tx: &mut TxSide, pass: &mut Pass<'_>) {
     }
     tx.fetch_in = pass.engine.settings.append_freq;
     let mut fetched = 0;
-    // What was cancelled, or waits for its receive, gives nothing to send, and must not keep what
-    // is behind it waiting: nobody may look here again.
+    // An operation that was cancelled, or waits for its receive, gives nothing to send. Go on past it: there may be no
+    // later visit for the operations behind it.
     while fetched < pass.engine.settings.append_batch || !tx.sender.has_work() {
         let Some(op) = peer.posted.pop() else { break };
         pass.sends = true;

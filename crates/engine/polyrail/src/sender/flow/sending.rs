@@ -1,5 +1,5 @@
-//! Queued frames leave: one system call over the batch and the payload that stays in its regions, and what
-//! is out after it. `frame` is what queues them.
+//! Writes of queued frames: one system call over the batch and the payload that stays in its regions, then the
+//! accounting of the bytes sent. `frame` queues the frames.
 
 use std::io;
 
@@ -22,18 +22,18 @@ const BATCH_KEPT_BYTES: usize = 64 << 10;
 pub(super) enum SendError {
     Full,
     RegionDropped(TransferId),
-    /// Memory of this transfer is not there, and why.
+    /// Memory of this transfer can't be read. The text gives the reason.
     Missing(Outgoing, TransferId, String),
     System(io::Error),
 }
 
 impl TxFlow {
-    /// One system call over all that is queued.
+    /// Makes one system call over all that is queued.
     pub(super) fn send_once(&mut self, wire: &Wire) -> Result<usize, SendError> {
         let mut from = IoVecs::<Out>::new();
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let mut pinned = None;
-        // The batch up to here is in the list.
+        // End of the part of the batch that is in the list.
         let mut listed = self.batch_sent;
         let mut end = self.batch_sent;
         let mut whole = true;
@@ -75,7 +75,7 @@ impl TxFlow {
                     pins.push(region.gate.pin().ok_or(dropped)?);
                     pinned = Some(std::ptr::from_ref(region));
                 }
-                // What is in a device's memory is sent from the ring.
+                // Payload in a device's memory is sent from the ring.
                 let Some(memory) = region.memory.host() else { continue };
                 from.push_memory(memory, piece.local_offset + skip, piece.len - skip)
                     .map_err(|error| SendError::System(io::Error::other(error)))?;
@@ -93,7 +93,7 @@ impl TxFlow {
                 Ok(bytes)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SendError::Full),
-            // Sent again it would fail again, on every flow.
+            // A second try would fail the same way, on every flow.
             Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                 Err(self.missing().unwrap_or(SendError::System(error)))
             }
@@ -101,7 +101,7 @@ impl TxFlow {
         }
     }
 
-    /// The first frame whose memory the kernel can't read.
+    /// Returns an error for the first frame whose memory the kernel can't read.
     fn missing(&self) -> Option<SendError> {
         self.frames.iter().filter(|frame| frame.outside > 0).find_map(|frame| {
             let at = frame.source.plan().pieces(frame.chunk).find_map(|piece| {
@@ -153,7 +153,7 @@ impl TxFlow {
             self.batch.clear();
             self.batch_sent = 0;
         } else if self.batch_sent > BATCH_KEPT_BYTES.max(self.batch.len() / 2) {
-            // Frames come as fast as they go, and the batch is never empty.
+            // Frames come as fast as they go, so the batch never becomes empty.
             self.batch.drain(..self.batch_sent);
             self.batch_sent = 0;
         }

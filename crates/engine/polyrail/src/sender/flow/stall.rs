@@ -1,4 +1,5 @@
-//! A flow that waits for its peer for too long: is it the rail, the peer, or a device here?
+//! Stall check of a flow that has waited for its peer for too long: the rail, the peer, or a device here may be the
+//! cause.
 
 use polyrail_proto::Time;
 use polyrail_proto::liveness::{Silence, StallVerdict};
@@ -9,7 +10,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::Down;
 
 impl TxFlow {
-    /// Nobody has driven the flow since then: it may be this process that had no CPU.
+    /// Excuses the silence since then, when no thread drove the flow: this process may have had no CPU.
     pub(crate) fn excuse(&self, since: u64, pass: &Pass<'_>) {
         self.peer.tx().sender.handle_absence(Time(since), Time(pass.now), self.flow);
     }
@@ -20,12 +21,12 @@ impl TxFlow {
         tx.sender.is_stalled(now, self.flow, pass.engine.settings.rail_stall / 2)
     }
 
-    /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
+    /// Checks whether the flow has waited for its peer for too long, and asks the kernel before judging.
     pub(crate) fn check_stall(&mut self, wire: &Wire, pass: &Pass<'_>) -> Result<(), Down> {
         let settings = &pass.engine.settings;
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
-        // A rail may have become slow without a word.
+        // A rail may have become slow without any event.
         self.peer.announce_wanted(&mut tx, pass.now);
         let stall = self.peer.stall(settings, now);
         let patience = tx.patience.of(stall);

@@ -1,4 +1,4 @@
-//! Attackers that lie while they connect, and those that come and go.
+//! Attackers that lie while they connect, and attackers that come and go.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -45,7 +45,7 @@ fn parts_of_handshakes_that_are_repeated_mixed_or_reflected_make_no_peer() {
             stranger.write(&Kind::First.framed(&first));
             stranger.words();
             stranger.write(words);
-            // That it is hung up on is all that counts.
+            // The only check is that the engine hangs up.
             stranger.last_words();
         };
         repeated.write(&Kind::Third.framed(&third));
@@ -60,7 +60,7 @@ fn parts_of_handshakes_that_are_repeated_mixed_or_reflected_make_no_peer() {
         real.is_proven(keys);
         assert!(matches!(real.reply(), Reply::Accepted(_)), "the handshake itself is good");
 
-        // The card of another instance than the key's.
+        // The card of an instance other than the key's.
         let (mut initiator, first) = begin();
         let mut stranger = Stranger::at(engine);
         stranger.write(&Kind::First.framed(&first));
@@ -78,7 +78,7 @@ fn an_engine_that_is_led_back_to_itself_by_a_relay_does_not_become_its_own_peer(
     trial(&[], |victim| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut lure = metadata(&card(&[listener.local_addr().unwrap()]));
-        // It is its own capability that is handed out as the attacker's.
+        // The victim's own capability, handed out as the attacker's.
         lure.capability = metadata_of(&victim.engine).capability;
         let peer = victim.engine.add_peer(&lure.encode()).unwrap();
         let (one, _) = listener.accept().unwrap();
@@ -90,7 +90,7 @@ fn an_engine_that_is_led_back_to_itself_by_a_relay_does_not_become_its_own_peer(
         std::thread::scope(|scope| {
             let (from, to) = (one.try_clone().unwrap(), two.try_clone().unwrap());
             scope.spawn(move || relay(from, to));
-            // The engine hangs up, as the other end is not whom it calls.
+            // The engine hangs up, as the other end is not the engine that it calls.
             relay(two, one);
         });
         assert_eq!(peer.flows().up, 0);
@@ -139,7 +139,7 @@ fn hellos_with_odd_numbers_are_answered_and_change_nothing() {
             let mut stranger = Stranger::at(engine);
             let instance = odd_hello.card.instance;
             stranger.prove(engine, instance, &Hello::Flow(odd_hello).encode());
-            // It is hung up on where its words are no hello at all.
+            // The engine hangs up if the words are not a hello at all.
             match stranger.stream.read(&mut [0]) {
                 Ok(1) => answered += 1,
                 Ok(_) => hung_up += 1,
@@ -158,7 +158,7 @@ fn connections_that_stay_half_open_keep_no_new_peer_out() {
         let half_open: Vec<TcpStream> = (0..600)
             .map(|number| {
                 let mut stream = TcpStream::connect(victim.engine.addresses()[0]).unwrap();
-                // It may have been hung up on by now.
+                // The engine may have hung up by now.
                 let _ = stream.write_all(&whole[..number % whole.len()]);
                 stream
             })
@@ -236,7 +236,7 @@ fn cards_that_lead_elsewhere_make_an_engine_connect_nowhere() {
         while since.elapsed() < Duration::from_millis(500) {
             match listener.accept() {
                 Ok(_) => calls += 1,
-                // It looks for calls during half a second.
+                // Polls for calls during half a second.
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }

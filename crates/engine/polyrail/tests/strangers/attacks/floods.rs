@@ -14,13 +14,13 @@ use crate::common::stranger::{Stranger, card, frame, hello, write_header};
 
 /// One thread serves all flows of the rail, in both directions.
 const ONE_THREAD: &[(&str, &str)] = &[("proxy_layout", "merged")];
-/// What a connection brings. An engine takes some tenths of a second for it.
+/// Bytes that a connection brings. An engine takes some tenths of a second for them.
 const FLOOD_BYTES: usize = 32 << 20;
 const EMPTY_WRITES: u64 = (FLOOD_BYTES / CHUNK_HEADER_BYTES) as u64;
-/// What the honest engine gets done meanwhile, at least. Where its turns come, it is some ten times as much.
+/// Least rounds of the honest engine meanwhile. If it gets its turns, it has some ten times as many.
 const LEAST_ROUNDS: u64 = 5;
 
-/// Writes these records at once, while what the engine says is read and left.
+/// Writes these records at once, and reads and drops what the engine sends.
 fn flood(stream: &TcpStream, records: &[Vec<u8>]) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -34,7 +34,7 @@ fn flood(stream: &TcpStream, records: &[Vec<u8>]) {
     });
 }
 
-/// Sealed before, which takes longer than the engine needs to read it.
+/// Seals frames in advance, which takes longer than the engine needs to read them.
 fn sealed(from: &mut Stranger, frames: impl Iterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     let mut bytes = 0;
     let records = from.records_of(frames);
@@ -45,7 +45,7 @@ fn sealed(from: &mut Stranger, frames: impl Iterator<Item = Vec<u8>>) -> Vec<Vec
     records.collect()
 }
 
-/// The honest engine gets its turns while these connections bring all that they have.
+/// Checks that the honest engine gets its turns while these connections bring all their bytes.
 fn leaves_turns(victim: &Victim, floods: &[(TcpStream, Vec<Vec<u8>>)]) {
     let before = victim.rounds.load(Ordering::Relaxed);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Attackers that lie about chunks, acknowledgements and numbers, or say what they were not asked for.
+//! Attackers that lie about chunks, acknowledgements and numbers, or send messages that were not requested.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use crate::common::acquaintance::{Acquaintance, control};
 use crate::common::stranger::{Stranger, card, frame, hello, key_of, notice, write_header};
 use crate::common::*;
 
-/// Any key: what is wrong is found before it is looked up.
+/// Any key: the error is found before the key is looked up.
 const NO_KEY: RegionKey = RegionKey { slot: 0, generation: 0, nonce: 0 };
 
-/// A stranger that is welcome and has one connection.
+/// Makes a stranger that is accepted and has one connection.
 fn guest(victim: &Victim) -> Stranger {
     let card = card(&["127.0.0.1:9".parse().unwrap()]);
     Stranger::welcome_at(&victim.engine, hello(&victim.engine, card))
@@ -159,7 +159,7 @@ fn transfers_that_are_begun_without_end_or_with_gaps_are_bounded() {
                 frame(header, &[victim.place(0, 1)], &[], &[GUARD])
             };
             liar.say_all((1..=20_000).map(begun));
-            // The engine may have hung up on it.
+            // The engine may have hung up.
             let _ = liar.stream.shutdown(std::net::Shutdown::Write);
             assert!(reader.join().unwrap() > 0, "no answer");
         }
@@ -175,7 +175,7 @@ fn notifications_of_many_identities_that_are_not_taken_are_bounded() {
         let guests: Vec<_> = (0..GUESTS)
             .map(|_| {
                 let mut liar = guest(victim);
-                // From here on the engine reads nothing of it.
+                // From here on the engine reads nothing from it.
                 liar.stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
                 for number in 1..=EACH {
                     let header = ChunkHeader {
@@ -213,7 +213,7 @@ fn a_write_to_a_peer_that_lives_and_never_acknowledges_can_be_cancelled() {
             }
             liar.from_engine.say(&AckFrame::Ack { sequence: 0 }.encode());
             liar.to_engine.say(&notice(number, number));
-            // It gives signs of life, twenty times a second.
+            // Gives signs of life, twenty times a second.
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(write.wait(Duration::ZERO).is_none_or(|ended| ended.is_err()));
@@ -221,7 +221,7 @@ fn a_write_to_a_peer_that_lives_and_never_acknowledges_can_be_cancelled() {
         write.ended().unwrap_err();
         engine.remove_peer(&liar.peer);
         drop(liar);
-        // It hears that the engine has hung up.
+        // The reader notices that the engine has hung up.
         let _ = reader.join().unwrap();
         engine.take_notifications();
     });
@@ -259,7 +259,7 @@ fn claims_that_a_message_was_copied_are_believed_of_no_peer_that_could_not() {
     });
 }
 
-/// Messages that answer no question of the engine, or ask for what can't be.
+/// Makes messages that answer no question of the engine, or make impossible requests.
 fn unasked(victim: &Victim) -> Vec<Message> {
     let key = victim.key;
     let place = SharedPlace { process: 1, descriptor: 3, bytes: 4096, token: 5 };
@@ -333,7 +333,7 @@ fn a_payload_that_stalls_keeps_no_region_from_ending() {
                     let Some(mut stream) = dripping else { return };
                     while !over.load(std::sync::atomic::Ordering::Relaxed) {
                         let _ = std::io::Write::write_all(&mut stream, &[1]);
-                        // It sends a byte each millisecond.
+                        // Sends a byte each millisecond.
                         std::thread::sleep(Duration::from_millis(1));
                     }
                 });

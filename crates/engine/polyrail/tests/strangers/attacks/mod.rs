@@ -1,6 +1,6 @@
-//! A proven peer that attacks. Each test is one attack on an engine of its own, while an honest engine writes to the
-//! victim, reads back and compares. When the attack is over, guard bytes that no attacker may change are as they were,
-//! and the honest engine goes on.
+//! A proven peer that attacks. Each test is one attack on its own engine, while an honest engine writes to the victim,
+//! reads back and compares. When the attack is over, guard bytes that no attacker may change must be unchanged, and the
+//! honest engine must go on.
 //!
 //! | module | the attacker lies about |
 //! |---|---|
@@ -29,9 +29,9 @@ use crate::common::*;
 
 const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 1 << 20;
-/// What the honest engine moves each way in a round.
+/// Bytes that the honest engine moves each way in a round.
 const HONEST_BYTES: usize = 256 << 10;
-/// Long enough for an answer that does not come at all to be told from one that does.
+/// Long enough to distinguish a missing answer from a late one.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// The engine that is attacked.
@@ -40,7 +40,7 @@ struct Victim {
     /// Filled with [`GUARD`]; the attacker may write and read it, and writes nothing else there.
     region: Region,
     key: RegionKey,
-    /// How often the honest engine has begun to write and to read back.
+    /// Number of rounds of writing and reading back that the honest engine has begun.
     rounds: Arc<AtomicU64>,
 }
 
@@ -50,10 +50,10 @@ impl Victim {
     }
 }
 
-/// Settings under which what goes wrong ends soon.
+/// Settings under which failures end soon.
 const IMPATIENT: &[(&str, &str)] = &[("peer_timeout_ms", "2000"), ("reconnect_max_ms", "500")];
 
-/// Runs an attack beside an honest engine that compares.
+/// Runs an attack while an honest engine moves and compares data.
 fn trial(settings: &[(&str, &str)], attack: impl FnOnce(&Victim)) {
     let own = [("rails", "127.0.0.1"), ("channels", "1"), ("path", "auto")];
     let settings = [&own, settings].concat();
@@ -68,7 +68,7 @@ fn trial(settings: &[(&str, &str)], attack: impl FnOnce(&Victim)) {
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
             let mut last = None;
-            // Three rounds at least when the attack is over.
+            // Three rounds at least after the attack.
             while last.is_none_or(|last| rounds.load(Ordering::Relaxed) < last + 3) {
                 let round = rounds.fetch_add(1, Ordering::Relaxed);
                 if over.load(Ordering::Relaxed) {
@@ -90,7 +90,7 @@ fn trial(settings: &[(&str, &str)], attack: impl FnOnce(&Victim)) {
     assert_eq!(victim.engine.stats().callback_panics, 0);
 }
 
-/// What comes back on a flow until it is silent or closed.
+/// Answers on a flow until it is silent or closed.
 #[derive(Debug, Default)]
 struct Heard {
     /// The last frame that was acknowledged.

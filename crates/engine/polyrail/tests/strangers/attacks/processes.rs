@@ -1,6 +1,6 @@
-//! Attackers that lie about the process and the host that they are. A stranger `of` another host does not even say that it
-//! is on this one; an `impostor` says so, and the kernel does not; a `neighbour` is here, in this process as the kernel
-//! says, and names others.
+//! Attackers that lie about their process and host. A stranger `of` another host does not claim to be on this one; an
+//! `impostor` claims it, and the kernel does not confirm it; a `neighbour` is here, in this process as the kernel
+//! confirms, and names other processes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -28,16 +28,16 @@ use crate::common::*;
 const SECRET: &[u8] = b"the secret of a third process";
 const RING_BYTES: u64 = 1 << 16;
 const TOKEN: u128 = 7 << 90;
-/// What the third process is told in its environment.
+/// Environment variable of the third process.
 const THIRD: &str = "POLYRAIL_TEST_THIRD_PROCESS";
 
-/// A process of this user that has nothing to do with engines, and a sealed memfd of it with a secret.
+/// A process of this user that has nothing to do with engines, with a sealed memfd that holds a secret.
 struct Third {
     child: Child,
     place: SharedPlace,
 }
 
-/// Its life: it shows where its memory is, and waits to be ended.
+/// Main of the third process: shows where its memory is, and waits to be killed.
 #[test]
 #[ignore = "other tests start it in a process of its own"]
 fn third_process() {
@@ -72,7 +72,7 @@ impl Drop for Third {
     }
 }
 
-/// A chunk of the first bytes of a ring, for the beginning of a region.
+/// Makes a chunk of the first bytes of a ring, for the beginning of a region.
 fn chunk_in_ring(transfer: u64, key: RegionKey, len: u32) -> Vec<u8> {
     let mut header = ChunkHeader { transfer: TransferId(transfer), ..write_header(len, 1) };
     assert!(header.set_place_in_ring(0));
@@ -81,7 +81,7 @@ fn chunk_in_ring(transfer: u64, key: RegionKey, len: u32) -> Vec<u8> {
 
 #[test]
 fn a_ring_of_a_third_process_is_opened_for_no_peer() {
-    // Zeroes stand where the memory of most programs begins; and the attacker may know the token.
+    // Zeroes are at the beginning of most programs' memory; and the attacker may know the token.
     for token in [0, TOKEN] {
         let third = Third::start(token);
         trial(&[], |victim| {
@@ -158,13 +158,13 @@ fn pages_and_streams_of_a_third_process_are_opened_for_no_peer() {
         (claiming_this_host as fn(&_, _) -> _, place_of(&own), "not in this network namespace"),
         (on_this_host, third.place, "can't be opened"),
     ] {
-        // Of the size of a stream; another size is refused before.
+        // With the size of a stream; another size is refused earlier.
         let dump = offered(change, SharedPlace { bytes: 4096 + (2 << 20), ..place });
         assert!(dump.contains(why), "{dump}");
     }
 }
 
-/// Asks for a read to be left in shared memory; says where its first answer lies.
+/// Asks for a read to be left in shared memory; returns the header of its first answer.
 fn shared_read(victim: &Victim, liar: &mut Acquaintance) -> Option<ChunkHeader> {
     let to_key = RegionKey { slot: 1, generation: 1, nonce: 1 };
     let pieces = vec![ReadPiece { from: victim.place(0, 256 << 10), to_key, to_offset: 0 }];
@@ -185,7 +185,7 @@ fn no_read_is_left_in_shared_memory_for_another_host_or_where_only_rails_are_wan
         let mut impostor = Acquaintance::impostor(&victim.engine);
         let header = shared_read(victim, &mut impostor).expect("the rails carry it");
         assert_eq!((header.op, header.place_in_ring()), (WireOp::ReadData, None));
-        // A real one has it in memory, so the attack is one.
+        // A real neighbour gets it in memory, so the attack is effective.
         let mut neighbour = Acquaintance::neighbour(&victim.engine);
         let header = shared_read(victim, &mut neighbour).expect("it is served");
         assert!(header.place_in_ring().is_some());
@@ -214,7 +214,8 @@ fn memory_that_is_no_engine_s_or_changes_meanwhile_breaks_nothing() {
             let refusal = AckFrame::Refusal { sequence: 1, code: RefusalCode::NoRing };
             assert_eq!(liar.to_engine.ack(), refusal, "{bad:?}");
         }
-        // The owner writes to the ring while the engine copies from it: only what the attacker may write changes.
+        // The owner writes to the ring while the engine copies from it: only memory that the attacker may write
+        // changes.
         let target = zeroed(&victim.engine, 1 << 20);
         let mut liar = Acquaintance::neighbour(&victim.engine);
         liar.to_engine.say(&place_of(&good).encode());
@@ -222,7 +223,7 @@ fn memory_that_is_no_engine_s_or_changes_meanwhile_breaks_nothing() {
             good.memory().write_at(0, &vec![number as u8; 1 << 20]).unwrap();
             liar.to_engine.say(&chunk_in_ring(number, key_of(&target), 1 << 20));
             good.memory().write_at(0, &vec![0xff; 1 << 20]).unwrap();
-            // One that is slow says again how far it is.
+            // A slow engine repeats its last acknowledgement.
             while match liar.to_engine.ack() {
                 AckFrame::Ack { sequence } => sequence < number,
                 other => panic!("{other:?}"),
@@ -271,8 +272,8 @@ fn offers_of_host_memory_of_another_process_or_of_this_one_are_not_taken() {
     });
 }
 
-/// Has the engine write to a region of the liar, which answers with this offer: the payload comes over the rails. Says
-/// why the engine took those.
+/// Has the engine write to a region of the liar, which answers with this offer: the payload must come over the rails.
+/// Returns why the engine took those.
 fn takes_rails(
     victim: &Victim,
     liar: &mut Acquaintance,
@@ -370,7 +371,7 @@ fn memory_is_offered_to_no_peer_that_only_says_that_it_is_here_or_against_the_se
             }
         });
     }
-    // And host memory to no peer, where single copies are off.
+    // And host memory to no peer, if single copies are off.
     trial(&[("path", "device")], |victim| {
         let mut liar = Acquaintance::neighbour(&victim.engine);
         liar.say(1, &Message::RegionWanted { key: victim.key });

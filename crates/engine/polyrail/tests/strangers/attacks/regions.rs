@@ -1,4 +1,4 @@
-//! Attackers that ask for memory that they may not have, or keep what they were given.
+//! Attackers that ask for memory that they may not have, or keep memory that they were given.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn regions_that_a_peer_may_not_read_are_neither_read_nor_offered() {
     });
 }
 
-/// Ends a region while a peer gives signs of life, and says how long that took.
+/// Ends a region while a peer gives signs of life, and returns how long that took.
 fn end_beside(liar: &mut Acquaintance, region: &polyrail::Region) -> Duration {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn end_beside(liar: &mut Acquaintance, region: &polyrail::Region) -> Duration {
                 number += 1;
                 liar.from_engine.say(&AckFrame::Ack { sequence: 1 }.encode());
                 liar.to_engine.say(&notice(number, 5));
-                // It gives signs of life, ten times a second.
+                // Gives signs of life, ten times a second.
                 std::thread::sleep(Duration::from_millis(100));
             }
         });

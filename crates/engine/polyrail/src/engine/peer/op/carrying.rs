@@ -1,4 +1,4 @@
-//! What carries an operation, where it is not the rails.
+//! Carriers of an operation other than the rails.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,21 +17,21 @@ use crate::engine::peer::OpKind;
 use crate::memory::tickets::all_done;
 
 impl Op {
-    /// Before anybody is asked to carry it, or looks for its end. With the lock of the peer's sender held if
-    /// CPUs copy a send: who cancels it looks for that with the same lock.
+    /// Sets the carrier, before any thread carries the operation or looks for its end. If CPUs copy a send, the caller
+    /// holds the lock of the peer's sender: the thread that cancels the send looks for the carrier under that lock.
     pub(crate) fn set_carriage(&self, carriage: Carriage) {
-        // The first holds: an operation is begun once.
+        // The first carrier stays: an operation is begun once.
         let _ = self.carriage.set(carriage);
     }
 
-    /// What carries it as things stand; `None` if the rails do.
+    /// The current carrier; `None` if the rails carry it.
     fn carriage(&self) -> Option<&Carriage> {
         let is_given_up =
             |carriage: &&Carriage| matches!(carriage, Carriage::Cpus(it) if it.is_given_up());
         self.carriage.get().filter(|carriage| !is_given_up(carriage))
     }
 
-    /// What CPUs copy of it from end to end, or could not.
+    /// The end-to-end copy by CPUs, also if it failed.
     fn cpu_copies(&self) -> Option<&CpuCopies> {
         match self.carriage.get()? {
             Carriage::Cpus(copies) => Some(copies),
@@ -51,7 +51,7 @@ impl Op {
             || matches!(self.carriage.get(), Some(Carriage::Shared))
     }
 
-    /// Which way its bytes went.
+    /// Path that its bytes took.
     pub(crate) fn path_taken(&self) -> PathKind {
         let planned = self.prepared.path.kind;
         match (self.carriage(), self.prepared.kind) {
@@ -68,45 +68,44 @@ impl Op {
         }
     }
 
-    /// Whether it is over for this end once it is copied: of messages and notifications the peer has to
-    /// hear first.
+    /// Whether the operation is over for this end once it is copied. Messages and notifications must reach the peer
+    /// first.
     pub(crate) fn ends_with_copies(&self) -> bool {
         !self.notifies() && !matches!(self.prepared.kind, OpKind::Send { .. })
     }
 
-    /// Whether it is copied from end to end.
+    /// Whether it is copied end to end.
     pub(crate) fn is_copying(&self) -> bool {
         use Carriage::{Caller, Cpus, Devices};
         matches!(self.carriage(), Some(Devices(_) | Cpus(_) | Caller))
     }
 
-    /// Whether CPUs copy it from end to end and are not done.
+    /// Whether CPUs are still copying it end to end.
     pub(crate) fn is_copying_by_cpus(&self) -> bool {
         matches!(self.carriage(), Some(Carriage::Cpus(copies)) if copies.job.ended().is_none())
     }
 
-    /// What CPUs copy can be stopped, and is over soon; says whether it is such.
+    /// Stops the copy if CPUs make it, and returns whether they do. The operation is over soon.
     pub(crate) fn stop_copying(&self, failure: Failure) -> bool {
         let Some(Carriage::Cpus(copies)) = self.carriage() else { return false };
         copies.job.stop(Stop::For(failure));
         true
     }
 
-    /// Why CPUs can't copy it, once they touch nothing of it any more: it is to take the rails.
+    /// Reason why CPUs can't copy it, once they no longer touch any of it. The operation must take the rails.
     pub(crate) fn copy_trouble(&self) -> Option<Stop> {
         let Some(Carriage::Cpus(copies)) = self.carriage() else { return None };
         copies.job.ended()?.err().filter(|stop| !matches!(stop, Stop::For(_)))
     }
 
-    /// It takes the rails after all. Before anybody is asked to send it.
+    /// Gives the operation to the rails after all, before any thread is asked to send it.
     pub(crate) fn take_rails(&self) {
         if let Some(copies) = self.cpu_copies() {
             copies.give_up();
         }
     }
 
-    /// Whether the copies are done; if they failed, the operation is over with that, unless the
-    /// rails take it.
+    /// Whether the copies are done. If they failed, the operation ends with that error, unless the rails take it.
     pub(crate) fn is_copied(&self) -> bool {
         match self.carriage.get() {
             Some(Carriage::Caller) => true,
@@ -126,8 +125,7 @@ impl Op {
         }
     }
 
-    /// Looks whether the copies are done, and if so ends the operation. One with a notification
-    /// ends when that has arrived.
+    /// Ends the operation if the copies are done. An operation with a notification ends when that has arrived.
     pub(crate) fn end_if_copied(&self) {
         if self.ends_with_copies() && !self.is_over() && self.is_copied() {
             let bytes = self.prepared.plan.bytes();
