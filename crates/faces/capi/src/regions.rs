@@ -193,7 +193,7 @@ pub unsafe extern "C" fn polyrail_region_read(
     length: usize,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's promise of `length` bytes from there on, which nobody else uses.
+        // SAFETY: the caller promises `length` bytes from there on, which are not used elsewhere.
         let into = unsafe { room("into", into.cast::<u8>(), length)? };
         find("region", region)?.region.read_at(offset, into)?;
         Ok(Status::PolyrailOk)

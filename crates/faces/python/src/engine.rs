@@ -434,7 +434,7 @@ impl Engine {
         let request = request::notify(peer, data, timeout)?;
         let none = PyTuple::empty(slf.py()).unbind();
         let transfer = Transfer::post(slf, none, |engine| engine.post(request))?;
-        // It has a copy of the data, so no memory is freed before it is over.
+        // The transfer has a copy of the data, so no memory is freed before it ends.
         transfer.detach();
         Ok(transfer)
     }

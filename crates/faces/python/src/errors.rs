@@ -1,28 +1,26 @@
 //! Errors of the engine as exceptions of `polyrail._errors`, which say the cause in attributes.
 
-use std::fmt::Debug;
-
 use polyrail::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
 use polyrail_rendezvous::RendezvousError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
-/// What an exception says.
+/// Attributes of an exception.
 #[derive(Default)]
 struct Cause {
     message: String,
     /// The name of the cause, for programs: `peer_lost`.
     reason: String,
     peer: Option<String>,
-    /// What is behind the cause, for people.
+    /// Details of the cause, for people.
     why: Option<String>,
     help: Option<String>,
 }
 
 impl Cause {
-    fn of(error: &(impl Explain + Debug)) -> Self {
-        let (message, reason) = (error.to_string(), variant(error));
+    fn of(error: &impl Explain, variant: &str) -> Self {
+        let (message, reason) = (error.to_string(), snake(variant));
         Self { message, reason, help: error.help(), ..Self::default() }
     }
 
@@ -52,7 +50,7 @@ impl Cause {
 
 /// The engine can't start.
 pub(crate) fn engine(error: EngineError) -> PyErr {
-    Cause::of(&error).raise("EngineError")
+    Cause::of(&error, error.variant()).raise("EngineError")
 }
 
 /// A call needs an engine or a region that is open; as an exception of the class that the call's others are of.
@@ -63,7 +61,7 @@ pub(crate) fn closed(what: &str, help: &str, class: &str) -> PyErr {
 
 /// A peer can't be added.
 pub(crate) fn peer(error: PeerError) -> PyErr {
-    let cause = Cause::of(&error);
+    let cause = Cause::of(&error, error.variant());
     match &error {
         PeerError::Connect { why, .. } => cause.why(why.to_string()).raise("PeerError"),
         _ => cause.raise("PeerError"),
@@ -72,19 +70,19 @@ pub(crate) fn peer(error: PeerError) -> PyErr {
 
 /// A group can't be joined.
 pub(crate) fn rendezvous(error: &RendezvousError) -> PyErr {
-    let (message, reason) = (error.to_string(), variant(error));
+    let (message, reason) = (error.to_string(), snake(error.variant()));
     let cause = Cause { message, reason, help: error.help(), ..Cause::default() };
     cause.raise("RendezvousError")
 }
 
 /// Memory can't be registered, described or cut.
 pub(crate) fn region(error: RegionError) -> PyErr {
-    Cause::of(&error).raise("RegionError")
+    Cause::of(&error, error.variant()).raise("RegionError")
 }
 
 /// A transfer can't be posted.
 pub(crate) fn post(error: PostError) -> PyErr {
-    let cause = Cause::of(&error);
+    let cause = Cause::of(&error, error.variant());
     match &error {
         error if error.is_busy() => cause.raise("Busy"),
         PostError::PeerGone { peer, why } => {
@@ -99,13 +97,13 @@ pub(crate) fn post(error: PostError) -> PyErr {
 
 /// A transfer has failed.
 pub(crate) fn transfer(error: &TransferError) -> PyErr {
-    let cause = Cause::of(error);
+    let cause = Cause::of(error, error.variant());
     match error {
         TransferError::PeerLost { peer, why } => {
             cause.peer(peer).why(why.to_string()).raise("PeerLost")
         }
         TransferError::Refused { peer, code } => {
-            cause.peer(peer).why(variant(code)).raise("Refused")
+            cause.peer(peer).why(snake(&format!("{code:?}"))).raise("Refused")
         }
         TransferError::Deadline { progress, .. } => {
             cause.peer(&progress.peer).why(progress.to_string()).raise("DeadlineExceeded")
@@ -116,10 +114,9 @@ pub(crate) fn transfer(error: &TransferError) -> PyErr {
     }
 }
 
-/// The name of a value's variant, as Python writes names: `PeerLost { .. }` is `peer_lost`.
-fn variant(value: &impl Debug) -> String {
-    let debug = format!("{value:?}");
-    let name = debug.split(|one: char| !one.is_ascii_alphanumeric()).next().unwrap_or_default();
+/// The name of a variant, as Python writes names: `PeerLost` or `PeerLost { .. }` is `peer_lost`.
+fn snake(variant: &str) -> String {
+    let name = variant.split(|one: char| !one.is_ascii_alphanumeric()).next().unwrap_or_default();
     let mut snake = String::with_capacity(name.len() + 4);
     for one in name.chars() {
         if one.is_ascii_uppercase() && !snake.is_empty() {

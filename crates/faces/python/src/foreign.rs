@@ -14,7 +14,7 @@ use pyo3::types::{PyCapsule, PyMemoryView};
 use crate::errors;
 use crate::foreign_tensor;
 
-/// Bytes of somebody else.
+/// Bytes that belong to another object.
 pub(crate) struct Foreign {
     pub(crate) address: u64,
     pub(crate) len: u64,
@@ -24,9 +24,8 @@ pub(crate) struct Foreign {
     pub(crate) kept: Py<PyAny>,
 }
 
-/// What keeps the bytes of a region. The region ends before it lets go of them; and if it is dropped
-/// with its last user on a thread of the engine, PyO3 lets go of the object when the interpreter is
-/// called next.
+/// Object that keeps the bytes of a region. The region ends before it is released; and if it is dropped with its last
+/// user on a thread of the engine, PyO3 releases the object when the interpreter is called next.
 pub(crate) struct Keeper(Mutex<Option<Py<PyAny>>>);
 
 /// Memory of either kind, to be registered.
@@ -43,13 +42,13 @@ impl Keeper {
         drop(kept);
     }
 
-    /// Whether `release` was called.
+    /// Returns whether `release` was called.
     pub(crate) fn is_released(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Shows the collector of cycles what is kept. Whoever takes the lock has the interpreter, as the collector has,
-    /// so this never waits.
+    /// Shows the kept object to the collector of cycles. Every thread that takes the lock has the interpreter, like the
+    /// collector, so this never waits.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         visit.call(&*kept)
@@ -116,7 +115,8 @@ fn buffer(view: &Bound<'_, PyMemoryView>) -> PyResult<Foreign> {
         _ => view,
     };
     let buffer = PyUntypedBuffer::get(view)?;
-    if !buffer.is_c_contiguous() {
+    // Either order is one block of bytes.
+    if !buffer.is_c_contiguous() && !buffer.is_fortran_contiguous() {
         let text = format!(
             "the buffer is not contiguous: shape {:?}, strides {:?} bytes; register a contiguous copy \
              (numpy.ascontiguousarray), or each contiguous part by itself",
@@ -178,8 +178,8 @@ fn dlpack(object: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     let name = if is_versioned { VERSIONED_NAME } else { UNVERSIONED_NAME };
     let pointer = capsule.pointer_checked(Some(name))?;
     let (tensor, flags) = if is_versioned {
-        // SAFETY: a capsule of this name points to a `DLManagedTensorVersioned`, which lives as long
-        // as nobody takes the capsule over. Its head is the same in every version.
+        // SAFETY: a capsule of this name points to a `DLManagedTensorVersioned`, which lives as long as the capsule is
+        // not taken over. Its head is the same in every version.
         let head = unsafe { pointer.cast::<Versioned>().as_ref() };
         if head.major != 1 {
             let text = format!("__dlpack__ is of version {}; allowed: 1", head.major);
@@ -187,8 +187,8 @@ fn dlpack(object: &Bound<'_, PyAny>) -> PyResult<Foreign> {
         }
         (&head.tensor, head.flags)
     } else {
-        // SAFETY: a capsule of this name points to a `DLManagedTensor`, which begins with the tensor
-        // and lives as long as nobody takes the capsule over.
+        // SAFETY: a capsule of this name points to a `DLManagedTensor`, which begins with the tensor and lives as long
+        // as the capsule is not taken over.
         (unsafe { pointer.cast::<Tensor>().as_ref() }, 0)
     };
     let Ok(dimensions) = usize::try_from(tensor.dimensions) else {

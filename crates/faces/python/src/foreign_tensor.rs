@@ -23,10 +23,11 @@ pub(crate) fn torch(tensor: &Bound<'_, PyAny>) -> PyResult<Foreign> {
         }
     };
     if !tensor.call_method0("is_contiguous")?.extract::<bool>()? {
-        let (shape, strides) = (tensor.getattr("shape")?, tensor.call_method0("stride")?);
-        return Err(not_contiguous(&shape.str()?.to_string(), &strides.str()?.to_string()));
+        let (shape, strides): (Vec<i64>, Vec<i64>) =
+            (tensor.getattr("shape")?.extract()?, tensor.call_method0("stride")?.extract()?);
+        check_contiguous(&shape, Some(&strides), 1)?;
     }
-    // PyTorch puts these off until somebody reads the values, so they are not in memory.
+    // PyTorch puts these off until the values are read, so they are not in memory.
     for (put_off, remedy) in [("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")] {
         if tensor.hasattr(put_off)? && tensor.call_method0(put_off)?.extract::<bool>()? {
             let text = format!("the tensor's {put_off}() is true; register tensor.{remedy}()");
@@ -35,13 +36,13 @@ pub(crate) fn torch(tensor: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     }
     let count: u64 = tensor.call_method0("numel")?.extract()?;
     let size: u64 = tensor.call_method0("element_size")?.extract()?;
-    // Another handle of the same storage: what is done to the first does not take the bytes away.
+    // Another handle of the same storage: changes to the first one do not free the bytes.
     let kept = tensor.call_method0("detach")?.unbind();
     let address = tensor.call_method0("data_ptr")?.extract()?;
     Ok(Foreign { address, len: count * size, is_on_device, is_read_only: false, kept })
 }
 
-/// What has `__cuda_array_interface__`: CuPy, Numba, JAX and others.
+/// An object with `__cuda_array_interface__`: CuPy, Numba, JAX and others.
 pub(crate) fn cuda_array(array: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     let interface = array.getattr("__cuda_array_interface__")?;
     let interface = interface.cast::<PyDict>()?;
@@ -92,22 +93,28 @@ pub(crate) fn bytes(shape: &[i64], item: u64) -> PyResult<u64> {
     count.ok_or_else(|| PyBufferError::new_err(format!("shape {shape:?} has no size in bytes")))
 }
 
-/// Refuses elements that do not lie one after the other, the last dimension the fastest. `item` is
-/// what a stride of one element is.
+/// Refuses elements that do not lie one after the other, with the last dimension the fastest (C) or the first one (Fortran):
+/// either order is one block of bytes. `item` is what a stride of one element is.
 pub(crate) fn check_contiguous(shape: &[i64], strides: Option<&[i64]>, item: i64) -> PyResult<()> {
     let Some(strides) = strides else { return Ok(()) };
-    let mut expected = item;
+    let places = || shape.iter().zip(strides);
     let is_contiguous = shape.contains(&0)
         || shape.len() == strides.len()
-            && shape.iter().zip(strides).rev().all(|(length, stride)| {
-                let fits = *length == 1 || *stride == expected;
-                expected = expected.saturating_mul(*length);
-                fits
-            });
+            && (is_dense(places().rev(), item) || is_dense(places(), item));
     match is_contiguous {
         true => Ok(()),
         false => Err(not_contiguous(&format!("{shape:?}"), &format!("{strides:?}"))),
     }
+}
+
+/// Whether elements lie one after the other, in dimensions from the fastest on.
+fn is_dense<'d>(mut dimensions: impl Iterator<Item = (&'d i64, &'d i64)>, item: i64) -> bool {
+    let mut expected = item;
+    dimensions.all(|(length, stride)| {
+        let fits = *length == 1 || *stride == expected;
+        expected = expected.saturating_mul(*length);
+        fits
+    })
 }
 
 fn not_contiguous(shape: &str, strides: &str) -> PyErr {

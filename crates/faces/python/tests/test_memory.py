@@ -100,9 +100,9 @@ def test_memory_of_every_kind_is_written_and_read(pair, make):
     "make",
     [
         lambda: numpy.zeros((8, 8))[:, ::2],
-        lambda: numpy.zeros((8, 8)).T,
-        lambda: Tensor(numpy.zeros((8, 8)).T),
-        lambda: Packed(numpy.zeros((8, 8)).T),
+        lambda: numpy.zeros((2, 3, 4)).transpose(0, 2, 1),
+        lambda: Tensor(numpy.zeros((8, 8))[:, ::2]),
+        lambda: Packed(numpy.zeros((2, 3, 4)).transpose(0, 2, 1)),
         lambda: memoryview(bytearray(8))[::2],
     ],
     ids=["strided", "transposed", "tensor", "dlpack", "memoryview"],
@@ -110,6 +110,20 @@ def test_memory_of_every_kind_is_written_and_read(pair, make):
 def test_what_is_not_contiguous_is_refused_with_its_strides(pair, make):
     with pytest.raises(BufferError, match="not contiguous: shape .* strides .*; register"):
         pair[0].register(make())
+
+
+@pytest.mark.parametrize("wrap", [lambda array: array, Tensor, Packed])
+def test_fortran_order_is_one_block_of_bytes(pair, wrap):
+    a, b, to_b, to_a = pair
+    source = numpy.arange(24).reshape(2, 3, 4).T
+    assert source.flags.f_contiguous and not source.flags.c_contiguous
+    target = numpy.zeros(source.shape, source.dtype, order="F")
+    there = b.register(target)
+    remote = a.import_region(there.describe())
+    region = a.register(wrap(source), access="local")
+    assert region.nbytes == source.nbytes
+    a.write(to_b, region, remote).wait(SOON)
+    assert (target == source).all()
 
 
 def test_dimensions_of_one_and_of_none_are_contiguous(pair):
@@ -162,7 +176,7 @@ class CudaArray:
 
 def test_a_cuda_array_is_checked_before_the_driver_is_asked(pair):
     with pytest.raises(BufferError, match="not contiguous: shape"):
-        pair[0].register(CudaArray(strides=(4, 16)))
+        pair[0].register(CudaArray(strides=(4, 32)))
     with pytest.raises(BufferError, match="masked"):
         pair[0].register(CudaArray(mask=object()))
     with pytest.raises(BufferError, match='typestr is "f"'):
