@@ -5,8 +5,8 @@ use polyrail_config::{Config, ConfigError};
 /// Longest message about a text of any length, in bytes.
 const MESSAGE_LIMIT_BYTES: usize = 4096;
 
-/// Any text as a config file. What is wrong is said in one short line; what is right can be shown,
-/// and what is shown reads back as the same values.
+/// Any text as a config file. The error of an invalid one is one short line; a valid one can be shown, and the shown
+/// text reads back as the same values.
 pub(crate) fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for pair in text.lines().take(4) {

@@ -9,8 +9,8 @@ use polyrail_host::{CpuSet, Interrupts, NetDev, Softirqs, Softnet, Stat};
 /// Longest message about a text of any length, in bytes.
 const MESSAGE_LIMIT_BYTES: usize = 1024;
 
-/// Any text as a list and as a mask of CPUs. What is right is written so that it reads back, in both
-/// forms; what is wrong is said in one short line with a column that is in the text.
+/// Any text as a list and as a mask of CPUs. A valid text is written so that it reads back, in both forms; the error of
+/// an invalid one is one short line, with a column inside the text.
 pub(crate) fn cpus(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for parsed in [CpuSet::parse_list(text), CpuSet::parse_mask(text)] {
@@ -32,8 +32,8 @@ pub(crate) fn cpus(data: &[u8]) {
     }
 }
 
-/// Any text as `/proc/interrupts` and as the other tables of counters. Rows of a table that is
-/// taken have a count for each CPU, and no interrupt is there twice.
+/// Any text as `/proc/interrupts` and as the other tables of counters. Rows of an accepted table have a count for each
+/// CPU, and no interrupt appears twice.
 pub(crate) fn interrupts(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match Interrupts::parse(text) {
@@ -69,8 +69,8 @@ pub(crate) fn interrupts(data: &[u8]) {
     }
 }
 
-/// Any text as bindings. What is right is written in the form of TCPX, where every item is a range,
-/// and reads back as the same; what is wrong is said with a column that is in the text.
+/// Any text as bindings. Valid bindings are written in the form of TCPX, where every item is a range, and read back
+/// unchanged; the error of invalid ones has a column inside the text.
 pub(crate) fn bindings(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match Bindings::parse(text) {

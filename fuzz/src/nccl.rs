@@ -1,10 +1,10 @@
-//! What the NCCL plugin reads from other processes: messages of connections, and handles.
+//! Input of the NCCL plugin from other processes: messages of connections, and handles.
 
 use polyrail_nccl_abi::HANDLE_BYTES;
 
 use crate::wire::{Body, EXPRESS_BYTES, Handle, Message, note, set_note};
 
-/// What is accepted encodes to the same bytes, and holds no more than a message may.
+/// Accepted messages encode to the same bytes, and hold no more than a message may.
 pub(crate) fn nccl(data: &[u8]) {
     if let Ok(message) = Message::decode(data) {
         assert_eq!(message.encode(), data);
@@ -21,7 +21,7 @@ pub(crate) fn nccl(data: &[u8]) {
         let again = Handle::decode(&decoded.encode());
         assert_eq!(again.as_ref(), Ok(decoded));
     }
-    // What the side that connects notes there changes nothing of what it says.
+    // A note of the connecting side changes nothing else in the handle.
     let noted = note(&handle) ^ u64::MAX;
     set_note(&mut handle, noted);
     assert_eq!(note(&handle), noted);

@@ -13,8 +13,28 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Why there is no browser.
+/// Reason why no browser starts.
 pub const MISSING: &str = "chromium is not installed";
+
+/// Lists the faults of the page at the width of the window.
+const FAULTS: &str = "(() => { const faults = []; const say = (what, one) => faults.push(`${what}: ${one}`); \
+    if (document.documentElement.scrollWidth > innerWidth) say('wider than the window', document.documentElement.scrollWidth); \
+    for (const one of document.querySelectorAll('td, th, svg, p, li')) { \
+      const box = one.getBoundingClientRect(); \
+      if (box.right > innerWidth + 1 && !one.closest('.scroll')) say('cut', one.textContent.slice(0, 60)); } \
+    for (const one of document.querySelectorAll('svg text')) { \
+      const svg = one.closest('svg'), scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width; \
+      if (parseFloat(getComputedStyle(one).fontSize) * scale < 11) say('small', one.textContent); \
+      const box = one.getBoundingClientRect(), around = svg.getBoundingClientRect(); \
+      if (box.left < around.left - 1 || box.right > around.right + 1) say('outside its drawing', one.textContent); \
+      if (/[0-9]e[-+]/.test(one.textContent)) say('exponent', one.textContent); } \
+    for (const svg of document.querySelectorAll('svg')) { \
+      const labels = [...svg.querySelectorAll('.label')].map(one => one.getBoundingClientRect()).sort((a, b) => a.top - b.top); \
+      labels.forEach((one, at) => { if (at && one.top + 11 < labels[at - 1].top + 22) say('labels overlap', svg.getAttribute('aria-label')); }); \
+      if (svg.querySelector('.curve') && !labels.length) say('no label', svg.getAttribute('aria-label')); } \
+    const banner = document.querySelector('.banner').getBoundingClientRect(); \
+    if (banner.top + scrollY > 300) say('low banner', banner.top); \
+    return faults; })()";
 
 /// A browser with one empty page.
 pub struct Browser {
@@ -24,6 +44,7 @@ pub struct Browser {
     events: VecDeque<Value>,
     session: Option<String>,
     next: u64,
+    width: u32,
     _profile: TempDir,
 }
 
@@ -61,8 +82,16 @@ impl Browser {
         });
         let stdin = child.stdin.take().unwrap();
         let events = VecDeque::new();
-        let mut browser =
-            Self { child, stdin, messages, events, session: None, next: 0, _profile: profile };
+        let mut browser = Self {
+            child,
+            stdin,
+            messages,
+            events,
+            session: None,
+            next: 0,
+            width: 1_180,
+            _profile: profile,
+        };
         let page = browser.call("Target.createTarget", json!({"url": "about:blank"}));
         let attached = browser
             .call("Target.attachToTarget", json!({"targetId": page["targetId"], "flatten": true}));
@@ -100,11 +129,23 @@ impl Browser {
         message.expect("the browser answers within a minute")
     }
 
+    /// Gives the window a width and a height.
+    ///
+    /// # Panics
+    /// If the browser does not answer within a minute.
+    pub fn size(&mut self, width: u32, height: u32) {
+        self.width = width;
+        let params =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", params);
+    }
+
     /// Opens a file and waits until it is loaded.
     ///
     /// # Panics
     /// If it is not within a minute.
     pub fn open(&mut self, path: &Path) {
+        self.events.retain(|event| event["method"] != "Page.loadEventFired");
         self.call("Page.navigate", json!({"url": format!("file://{}", path.display())}));
         while !self.events.iter().any(|event| event["method"] == "Page.loadEventFired") {
             let event = self.receive();
@@ -121,6 +162,28 @@ impl Browser {
             self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true}));
         assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
         result["result"]["value"].clone()
+    }
+
+    /// The faults of an open report at 1,400 and 420 pixels, in light and dark: parts that are cut or stick out, small or
+    /// overlapping text, exponents, lines without a label, and a verdict below the first 300 pixels.
+    ///
+    /// # Panics
+    /// If the page is not a report.
+    pub fn faults(&mut self) -> Vec<String> {
+        let mut found = Vec::new();
+        for width in [1_400, 420] {
+            self.size(width, 1_000);
+            // Drawings follow the width with the next frame.
+            self.value("redrawAll(document)");
+            for scheme in ["light", "dark"] {
+                let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+                self.call("Emulation.setEmulatedMedia", json!({"features": features}));
+                let faults = self.value(FAULTS);
+                let faults = faults.as_array().unwrap().iter().filter_map(Value::as_str);
+                found.extend(faults.map(|fault| format!("{width} {scheme}: {fault}")));
+            }
+        }
+        found
     }
 
     /// The errors of the page, and everything that it requested.
@@ -147,7 +210,7 @@ impl Browser {
     /// # Panics
     /// If the browser does not answer within a minute.
     pub fn screenshot(&mut self, height: u32) -> Vec<u8> {
-        let clip = json!({"x": 0, "y": 0, "width": 1180, "height": height, "scale": 1});
+        let clip = json!({"x": 0, "y": 0, "width": self.width, "height": height, "scale": 1});
         let shot = self
             .call("Page.captureScreenshot", json!({"clip": clip, "captureBeyondViewport": true}));
         base64(shot["data"].as_str().unwrap())

@@ -246,7 +246,7 @@ fn faults(sources: &[Source]) -> Vec<String> {
     faults
 }
 
-/// Lines on which tests, or functions used only by them, sleep without a comment right above.
+/// Lines on which tests, or functions that only tests use, sleep without a comment right above.
 fn unexplained_sleeps(source: &Source) -> BTreeSet<usize> {
     let of_tests = source.functions.iter().filter(|function| function.is_of_tests);
     let mut lines = BTreeSet::new();

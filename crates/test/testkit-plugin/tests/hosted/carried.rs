@@ -1,8 +1,10 @@
 //! Payload carried by a plugin arrives.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use polyrail::{Engine, Peer, Request};
+use polyrail::{Engine, Memory, Peer, Region, RegionError, Request};
 use polyrail_gpu::fake::FakeDevice;
 
 use crate::{carried, inside, pair, pattern, wait_for};
@@ -181,6 +183,41 @@ fn a_ring_that_is_too_small_gives_its_memory_to_a_larger_one() {
 fn checksums_cover_what_a_plugin_carries() {
     inside("carried::checksums_cover_what_a_plugin_carries", &[], || {
         let (one, two, peer) = pair(&[("payload", "crc32c")]);
+        write_until_all_carry((&one, &two, &peer));
+    });
+}
+
+/// Plugins may copy by instructions, which raise SIGBUS where a file was cut off.
+#[test]
+fn memory_of_a_file_is_sent_without_the_plugin() {
+    inside("carried::memory_of_a_file_is_sent_without_the_plugin", &[], || {
+        let (one, two, peer) = pair(&[("chunk_bytes", "256KiB")]);
+        write_until_all_carry((&one, &two, &peer));
+        let path = std::env::temp_dir().join(format!("polyrail-hosted-{}", std::process::id()));
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.write_all_at(&pattern(SIZE, 4), 0).unwrap();
+        let memory = Memory::map_file(&file, 0, SIZE as u64).unwrap();
+        let refused = one.register(memory.clone()).unwrap_err();
+        assert_eq!(refused, RegionError::FileWithPlugin);
+        let (from, to) = (Region::private(memory), two.register(vec![0; SIZE]).unwrap());
+        let remote = one.import(&to.describe()).unwrap();
+        let before: u64 = carried(&one.stats()).iter().sum();
+        one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+        let mut landed = vec![0; SIZE];
+        to.read_at(0, &mut landed).unwrap();
+        assert!(landed == pattern(SIZE, 4));
+        for _ in 0..20 {
+            let pending = one.write(&peer, &from.all(), &remote.all()).unwrap();
+            file.set_len(1 << 20).unwrap();
+            // The transfer was complete before, or fails.
+            let _ = pending.join();
+            assert!(one.write(&peer, &from.all(), &remote.all()).unwrap().join().is_err());
+            file.set_len(SIZE as u64).unwrap();
+        }
+        let after: u64 = carried(&one.stats()).iter().sum();
+        assert_eq!(after, before);
         write_until_all_carry((&one, &two, &peer));
     });
 }

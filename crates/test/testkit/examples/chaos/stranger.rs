@@ -1,5 +1,5 @@
 //! An unauthenticated client that disturbs every listener: garbage, silence, halves of greetings, hundreds of
-//! connections. Of the protocol it knows only the first bytes.
+//! connections. It knows only the first bytes of the protocol.
 
 use std::io::{Read, Write, stdin};
 use std::net::{Shutdown, SocketAddr, TcpStream};
