@@ -1,4 +1,4 @@
-//! What a check is, and which answers it may give.
+//! Checks, and the results that they may give.
 
 use polyrail_tune::Target;
 use serde::{Deserialize, Serialize};
@@ -8,18 +8,19 @@ use crate::context::Context;
 /// A check: data, and the function that applies it.
 #[derive(Debug)]
 pub struct Check {
-    /// Its stable name, in reports, `doctor --explain` and `host apply fix`.
+    /// Stable name, used in reports, `doctor --explain` and `host apply fix`.
     pub id: &'static str,
-    /// The part of the machine that it examines.
+    /// Part of the machine that the check examines.
     pub group: Group,
-    /// The fault that it finds, in a few words.
+    /// The fault that this check finds, in a few words.
     pub title: &'static str,
     pub cost: Cost,
-    /// Why it matters, and when it does not.
+    /// Reason why the fault matters, and when it does not.
     pub why: &'static str,
-    /// How to fix it, for people; the findings hold the commands.
+    /// Instructions for people; the findings hold the commands.
     pub remedy: &'static str,
-    /// Whether the fix needs root. A check whose fix does not need it has no changes: no setting of the host fixes it.
+    /// Whether the fix needs root. Checks whose fix needs no root have no changes: no setting of the host fixes the
+    /// fault.
     pub needs_root: bool,
     /// Whether the fix can be undone without a restart.
     pub reversible: bool,
@@ -44,17 +45,17 @@ pub enum Group {
     Cpu,
     /// Limits and pages.
     Memory,
-    /// What zero-copy sends need.
+    /// Requirements of zero-copy sends.
     Zerocopy,
-    /// What receiving into device memory needs.
+    /// Requirements of receiving into device memory.
     Devmem,
-    /// What this process may do.
+    /// Rights of this process.
     Permissions,
-    /// Plugins of other programs.
+    /// Plugins of Polyrail in other programs.
     Plugins,
 }
 
-/// What a fault costs, the worst first.
+/// Cost of a fault, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cost {
@@ -66,7 +67,7 @@ pub enum Cost {
     Small,
 }
 
-/// A source that the check read, and its content.
+/// A source that the check read, and the value there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// A path without the root, or a query such as `ethtool -g eth1`.
@@ -74,18 +75,18 @@ pub struct Evidence {
     pub value: String,
 }
 
-/// A fault that was found.
+/// A fault that a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The interface or CPU that it is about; `None` for the whole host.
+    /// The affected interface or CPU; `None` for the whole host.
     pub subject: Option<String>,
-    /// What is wrong, in one sentence without a full stop.
+    /// The fault, in one sentence without a full stop.
     pub what: String,
-    /// How that is known.
+    /// Sources that show the fault.
     pub evidence: Vec<Evidence>,
     /// Commands that fix it. Read them before you run them.
     pub commands: Vec<String>,
-    /// The same changes as data, where `host apply fix` can make them.
+    /// The same changes as data, if `host apply fix` can make them.
     pub changes: Vec<Change>,
 }
 
@@ -93,13 +94,13 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub target: Target,
-    /// The value that it has, as text.
+    /// Current value, as text.
     pub from: Option<String>,
-    /// The value that it should have, as text.
+    /// Value that the fix writes, as text.
     pub to: String,
 }
 
-/// Answers about the plugins of the running machine. `None`: the caller did not ask.
+/// Results about the plugins of the running machine. `None`: the caller did not test the plugin.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     /// The plugin that NCCL loads.
@@ -111,29 +112,29 @@ pub struct Answers {
 /// The state of a plugin.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// It is not installed, for this reason.
+    /// Not installed, for this reason.
     Absent(String),
-    /// It works.
+    /// Works, with the evidence.
     Works(Vec<Evidence>),
-    /// It is installed and does not work.
+    /// Installed, but does not work.
     Fails(Finding),
-    /// It can't be tried, for this reason.
+    /// Can't be tested, for this reason.
     Unknown(String),
 }
 
-/// The whole answer of a check.
+/// The complete result of a check.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) findings: Vec<Finding>,
-    /// What the check examined and found right.
+    /// Evidence that the check examined and found right.
     pub(crate) seen: Vec<Evidence>,
-    /// What the check could not find out.
+    /// Reasons for each part that the check could not find out.
     pub(crate) unknown: Vec<String>,
-    /// Why this host has nothing to examine.
+    /// Reason why this host has nothing to examine.
     pub(crate) not_applicable: Option<String>,
 }
 
-/// Why a check can't know.
+/// Reason why a check can't know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown(pub(crate) String);
 
@@ -171,14 +172,14 @@ impl Outcome {
 }
 
 impl Evidence {
-    /// A source and its content.
+    /// Creates evidence from a source and the value there.
     pub fn new(path: impl Into<String>, value: impl ToString) -> Self {
         Self { path: path.into(), value: value.to_string() }
     }
 }
 
 impl Finding {
-    /// A fault of the whole host, without evidence.
+    /// Creates a fault of the whole host, without evidence.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), ..Self::default() }
     }
@@ -194,17 +195,17 @@ impl Finding {
         self
     }
 
-    /// Adds a command that fixes it.
+    /// Adds a command that fixes the fault.
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
 
-    /// Writes a file of `/proc` or `/sys`; the command for people comes with it.
+    /// Adds a change to a file of `/proc` or `/sys`, and the command that does the same.
     pub(crate) fn write(mut self, path: &str, from: impl ToString, to: impl ToString) -> Self {
         let (from, to) = (from.to_string(), to.to_string());
         self.commands.push(match path.strip_prefix("/proc/sys/") {
-            // A key may hold an interface name; `sysctl` reads dots in it as slashes.
+            // A key may contain an interface name; `sysctl` reads dots in it as slashes.
             Some(key) => format!(
                 "sysctl -w {}='{to}'",
                 key.replace('.', "\u{1}").replace('/', ".").replace('\u{1}', "/")
@@ -219,7 +220,7 @@ impl Finding {
         self
     }
 
-    /// Changes a setting of an interface; the command for people comes with it.
+    /// Adds a change to a setting of an interface, and the command that does the same.
     pub(crate) fn set(mut self, nic: &str, setting: &str, from: u32, to: u32) -> Self {
         let command = polyrail_nic::Setting::parse(setting)
             .map(|setting| setting.command(nic, &to.to_string()));
@@ -231,7 +232,7 @@ impl Finding {
 }
 
 impl Group {
-    /// As in the JSON.
+    /// Returns the name used in the JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Topology => "topology",

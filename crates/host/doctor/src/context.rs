@@ -1,4 +1,4 @@
-//! The host as the checks see it.
+//! The host that the checks examine.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::check::{Answers, Unknown};
 use crate::error::DoctorError;
 use crate::probes::{NicProbe, Probes};
 
-/// What the checks assume, where the host can't tell.
+/// Assumptions of the checks about facts that the host can't give.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The interfaces that are meant to be rails; a bond stands for the cards below it. Empty: all
-    /// interfaces that belong to a device, except representors and those above another card.
+    /// Interfaces to use as rails; a bond stands for the NICs below it. Empty: all interfaces that belong to a device,
+    /// except representors and those above another NIC.
     pub interfaces: Vec<String>,
-    /// The round-trip time between hosts.
+    /// Round-trip time between hosts.
     pub rtt: Duration,
-    /// CPUs that are kept for the threads of the engine.
+    /// CPUs reserved for the threads of the engine.
     pub workers: Option<CpuSet>,
-    /// Whether to check what receiving into device memory needs.
+    /// Whether to check the requirements of receiving into device memory.
     pub devmem: bool,
-    /// The bindings of the settings: of threads that send, and of threads that receive. An error says why the
-    /// settings can't be used.
+    /// Bindings from the settings: for threads that send, then for threads that receive. An error holds the reason why
+    /// the settings can't be used.
     pub bindings: Result<[Bindings; 2], String>,
 }
 
-/// A host to be examined, with everything that checks share.
+/// A host to examine, with all data that checks share.
 #[derive(Debug)]
 pub struct Context {
     root: Sysroot,
@@ -44,7 +44,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             interfaces: Vec::new(),
-            // Between racks of one datacentre, under load.
+            // Typical between racks of one datacentre, under load.
             rtt: Duration::from_micros(200),
             workers: None,
             devmem: false,
@@ -54,11 +54,11 @@ impl Default for Options {
 }
 
 impl Context {
-    /// Reads the machine and asks its kernel, if it is the running one.
+    /// Reads the machine. On the running machine, asks the kernel as well.
     ///
     /// # Errors
-    /// [`DoctorError`] if the machine can't be read at all, or an interface in the options is not
-    /// there.
+    /// [`DoctorError`] if the machine or its file of probes can't be read, or the options name an interface or a CPU
+    /// that does not exist.
     pub fn read(root: &Sysroot, mut options: Options) -> Result<Self, DoctorError> {
         let topology = Topology::read(root)?;
         let mut ways_out = ways_out(root, &topology);
@@ -97,14 +97,14 @@ impl Context {
         Ok(Self { root: root.clone(), topology, probes, options, answers, notes, ways_out })
     }
 
-    /// Adds answers about plugins.
+    /// Adds results about plugins.
     #[must_use]
     pub fn with(mut self, answers: Answers) -> Self {
         self.answers = answers;
         self
     }
 
-    /// Interfaces that stand for cards, and values that can't be read, one sentence each.
+    /// Returns one sentence for each interface that stands for NICs and each value that can't be read.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -129,28 +129,27 @@ impl Context {
         &self.options
     }
 
-    /// The interfaces that are meant to be rails.
+    /// Returns the interfaces to use as rails.
     pub(crate) fn rails(&self) -> Vec<&Nic> {
         let wanted = &self.options.interfaces;
         let is_wanted = |nic: &&Nic| match wanted.is_empty() {
-            // Azure's interface above its virtual function has that one's queues.
+            // On Azure, the interface above a virtual function has the queues of that function.
             true => self.topology.carriers(&nic.name).iter().all(|card| card.name == nic.name),
             false => wanted.contains(&nic.name),
         };
         self.topology.nics.iter().filter(is_wanted).collect()
     }
 
-    /// The rails; in a network namespace without NICs, the interfaces that lead out of it.
+    /// Returns the rails or, in a network namespace without NICs, the interfaces that lead out of it.
     pub(crate) fn links(&self) -> Vec<&Nic> {
         if self.ways_out.is_empty() { self.rails() } else { self.ways_out.iter().collect() }
     }
 
-    /// The rails for data, and separately the interfaces that seem to serve the host itself, with
-    /// the reason. Every interface that the user names is a rail.
+    /// Returns the rails for data and, separately, the interfaces that seem to serve the host itself, with the reason.
+    /// Every interface that the user names is a rail.
     ///
-    /// Among interfaces of one kind, one is not a rail if it alone differs from at least two
-    /// others: it carries a default route and they do not, or it shares no PCI switch with a GPU
-    /// and they do.
+    /// Among interfaces of one kind, one is not a rail if it alone differs from at least two others: it carries a
+    /// default route and they do not, or it shares no PCI switch with a GPU and they do.
     pub(crate) fn data_rails(&self) -> (Vec<&Nic>, Vec<(&Nic, &'static str)>) {
         let rails = self.rails();
         if !self.options.interfaces.is_empty() {
@@ -179,7 +178,8 @@ impl Context {
         (data, aside)
     }
 
-    /// The answers of an interface's driver, and the answer to `question` in particular.
+    /// Returns `answer` from the probes of an interface's driver. `question` names the probe whose error explains a
+    /// missing answer.
     pub(crate) fn probe<T>(
         &self,
         nic: &Nic,
@@ -201,7 +201,7 @@ impl Context {
         })
     }
 
-    /// The text of a file that every machine has.
+    /// Returns the text of a file that every machine has.
     pub(crate) fn text(&self, path: &str) -> Result<String, Unknown> {
         self.root.read(path).map_err(|error| match error.is_absent() && self.is_hidden(path) {
             true => Unknown(format!("{path} is only in the host's network namespace: ask there")),
@@ -209,24 +209,24 @@ impl Context {
         })
     }
 
-    /// Whether other network namespaces than the host's lack this file.
+    /// Whether only the host's network namespace has this file, and this namespace is another one.
     fn is_hidden(&self, path: &str) -> bool {
         !self.ways_out.is_empty()
             && path.starts_with("/proc/sys/net/")
             && self.root.exists("/proc/sys/net")
     }
 
-    /// The text of a file that a machine may lack.
+    /// Returns the text of a file that a machine may lack.
     pub(crate) fn optional(&self, path: &str) -> Result<Option<String>, Unknown> {
         Ok(self.root.read_optional(path)?)
     }
 
-    /// The number in a file that every machine has.
+    /// Returns the number in a file that every machine has.
     pub(crate) fn number(&self, path: &str) -> Result<u64, Unknown> {
         parse(path, &self.text(path)?)
     }
 
-    /// The three numbers in a file, such as `tcp_rmem`.
+    /// Returns the three numbers in a file such as `tcp_rmem`.
     pub(crate) fn three(&self, path: &str) -> Result<[u64; 3], Unknown> {
         let text = self.text(path)?;
         let numbers: Vec<u64> =
@@ -234,7 +234,7 @@ impl Context {
         numbers.try_into().map_err(|_| Unknown(format!("{path} has `{text}`, not three numbers")))
     }
 
-    /// The kernel's release as major and minor number.
+    /// Returns the kernel's release as major and minor number.
     pub(crate) fn kernel(&self) -> Result<(u32, u32), Unknown> {
         let text = self.text(OSRELEASE)?;
         let mut parts = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -244,7 +244,7 @@ impl Context {
         }
     }
 
-    /// A row of `/proc/self/status`, or of another file of `name: value` rows.
+    /// Returns a row of `/proc/self/status`, or of another file of `name: value` rows.
     pub(crate) fn row(&self, path: &str, name: &str) -> Result<String, Unknown> {
         let text = self.text(path)?;
         let mut rows = text.lines().filter_map(|line| line.split_once(':'));
@@ -252,8 +252,8 @@ impl Context {
         row.ok_or_else(|| Unknown(format!("{path} has no row {name}")))
     }
 
-    /// A counter of `/proc/net/snmp` or `/proc/net/netstat`, where a line of names comes before each
-    /// line of values.
+    /// Returns a counter of `/proc/net/snmp` or `/proc/net/netstat`, where a line of names precedes each line of
+    /// values.
     pub(crate) fn protocol(&self, path: &str, group: &str, name: &str) -> Result<u64, Unknown> {
         let text = self.text(path)?;
         let mut rows = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(':'));
@@ -265,12 +265,12 @@ impl Context {
     }
 }
 
-/// The interfaces whose drivers are asked.
+/// Returns the interfaces whose drivers are queried.
 pub fn examined(root: &Sysroot, topology: &Topology) -> Vec<Nic> {
     [topology.nics.clone(), ways_out(root, topology)].concat()
 }
 
-/// The interfaces that have routes, where no NIC of a device is in this network namespace.
+/// Returns the interfaces that have routes, if no NIC of a device is in this network namespace.
 fn ways_out(root: &Sysroot, topology: &Topology) -> Vec<Nic> {
     if !topology.nics.is_empty() {
         return Vec::new();
@@ -283,7 +283,7 @@ fn ways_out(root: &Sysroot, topology: &Topology) -> Vec<Nic> {
     names.map(|name| Topology::read_virtual(root, name)).collect()
 }
 
-/// What is examined instead of NICs, and where those are examined.
+/// Returns a note that names the interfaces examined instead of NICs, and the place where the NICs can be examined.
 fn note_of_namespace(ways_out: &[Nic]) -> Option<String> {
     let names: Vec<&str> = ways_out.iter().map(|one| one.name.as_str()).collect();
     let (names, leads) = (names.join(", "), if names.len() == 1 { "leads" } else { "lead" });
@@ -296,7 +296,8 @@ fn note_of_namespace(ways_out: &[Nic]) -> Option<String> {
     })
 }
 
-/// `nsenter` and `polyrail lab exec` enter a network namespace without mounting its /sys; `here` is in it.
+/// Returns a note if /sys shows another network namespace: `nsenter` and `polyrail lab exec` enter one without mounting
+/// its /sys. `here` lists the interfaces of this namespace.
 fn note_of_sysfs(topology: &Topology, here: &[&str]) -> Option<String> {
     let in_sysfs = topology.nics.iter().map(|nic| &nic.name).chain(&topology.virtual_interfaces);
     let mut in_sysfs = in_sysfs.filter(|name| *name != "lo").peekable();
@@ -310,10 +311,9 @@ fn note_of_sysfs(topology: &Topology, here: &[&str]) -> Option<String> {
     })
 }
 
-/// IPv4 routes.
 pub(crate) const ROUTE: &str = "/proc/net/route";
 
-/// Interfaces with the same key are of one kind: driver, vendor and device number.
+/// Returns a key that is equal for interfaces of one kind: driver, vendor and device number.
 pub(crate) fn kind(nic: &Nic) -> (Option<&str>, Option<u16>, Option<u16>) {
     let pci = nic.pci.as_ref();
     let (vendor, device) = (pci.and_then(|pci| pci.vendor), pci.and_then(|pci| pci.device));
@@ -365,7 +365,7 @@ mod tests {
         host.write("/proc/net/route", route);
         assert_eq!(names(&[]), (rails(), "it carries the default route".to_owned()));
         assert_eq!(names(&["eth0", "eth1"]), ("eth0,eth1".to_owned(), String::new()));
-        // Where every interface has a default route, none serves the host alone.
+        // If every interface has a default route, none serves the host alone.
         let all: String = (0..5)
             .map(|nic| format!("eth{nic} 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n"))
             .collect();
@@ -409,7 +409,7 @@ mod tests {
         }
         let refused = read(&["eth9"]).unwrap_err().to_string();
         assert!(refused.contains("allowed: eth0"), "{refused}");
-        // With a NIC, nothing virtual counts.
+        // If there is a NIC, virtual interfaces don't count.
         let with_nics = fixtures::a3_high();
         with_nics.write("/proc/net/route", route);
         let cx = Context::read(&with_nics.root(), Options::default()).unwrap();

@@ -1,53 +1,53 @@
-//! Why there is no diagnosis.
+//! Errors that prevent a diagnosis.
 
 use std::io;
 use std::path::PathBuf;
 
 use polyrail_host::ReadError;
 
-/// Why a host can't be examined, or reports can't be compared. What a single check can't find out is
-/// no error: it says so itself.
+/// Error while examining a host or comparing reports. Parts that a single check can't find out are not errors: the
+/// check reports them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoctorError {
     /// The files that describe the machine can't be read.
     #[error(transparent)]
     Machine(#[from] ReadError),
-    /// An interface that is not there.
+    /// An interface that does not exist.
     #[error(
         "interface `{name}`: is no network card of this machine (virtual interfaces don't count); allowed: {known}"
     )]
     NoInterface {
-        /// The name that was given.
+        /// Name that was given.
         name: String,
-        /// All interfaces of devices, with commas.
+        /// All interfaces of devices, separated by commas.
         known: String,
     },
     /// CPUs of workers that the machine does not have.
     #[error("workers `{workers}`: names CPUs that don't exist; allowed: {known}")]
     NoCpu {
-        /// The CPUs that were given.
+        /// CPUs that were given.
         workers: String,
         /// All CPUs of the machine.
         known: String,
     },
-    /// A check that is not there.
+    /// A check that does not exist.
     #[error("check `{id}`: does not exist; allowed: what `polyrail doctor --explain` lists")]
     NoCheck {
-        /// The name that was given.
+        /// Name that was given.
         id: String,
     },
-    /// The check has found nothing, so there is nothing to fix.
+    /// The check found nothing to fix.
     #[error("check `{id}` found nothing to fix: {said}")]
     NothingToFix { id: String, said: String },
     /// No setting fixes the finding.
     #[error("check `{id}` can't be fixed by a setting: {how}")]
     ByHand {
         id: String,
-        /// What people can do.
+        /// Steps that people can take.
         how: String,
     },
-    /// A plan can't be made.
+    /// The plan can't be made.
     #[error(transparent)]
     Tune(#[from] polyrail_tune::TuneError),
     /// A file of probes or a report that can't be read.
@@ -57,21 +57,21 @@ pub enum DoctorError {
     #[error("{} is not {wanted}: {fault}; allowed: what `polyrail doctor` wrote", path.display())]
     NotJson {
         path: PathBuf,
-        /// What it should be.
+        /// The expected content.
         wanted: &'static str,
-        /// What is wrong, with line and column.
+        /// The fault, with line and column.
         fault: String,
     },
     /// Too few reports to compare.
     #[error("--fleet: has {given} report to compare; allowed: 2 or more")]
     TooFew {
-        /// How many there are.
+        /// Number of reports given.
         given: usize,
     },
 }
 
 impl DoctorError {
-    /// What can be done about it, where that is known.
+    /// Returns a suggestion on how to resolve the error, if there is one.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Machine(error) => error.help(),

@@ -1,10 +1,10 @@
-//! What a host is, as names and values that can be compared with another host's.
+//! Properties of a host, as names and values to compare with another host's.
 
 use std::collections::BTreeMap;
 
 use crate::context::Context;
 
-/// Settings that hosts of one fleet are meant to have alike.
+/// Settings that should be the same on all hosts of a fleet.
 const FILES: &[&str] = &[
     "/proc/sys/kernel/io_uring_disabled",
     "/proc/sys/kernel/numa_balancing",
@@ -38,7 +38,7 @@ const FILES: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage/enabled",
 ];
 
-/// Every fact of the host, except those that must differ between hosts, such as addresses.
+/// Returns every fact of the host, except those that must differ between hosts, such as addresses.
 pub(crate) fn facts(cx: &Context) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut put = |name: String, value: Option<String>| {

@@ -6,12 +6,12 @@ use polyrail_tune::{Machine, Plan};
 use crate::error::DoctorError;
 use crate::report::{CheckReport, Report, Status};
 
-/// Plans all changes that fix the findings of a check. The plan's name is `doctor ID`; undoing
-/// finds it by that name.
+/// Plans all changes that fix the findings of a check. The plan's name is `doctor ID`; undo finds the plan by this
+/// name.
 ///
 /// # Errors
-/// [`DoctorError`]: no such check, nothing found by it, a finding that no setting fixes, or a value
-/// that can't be read.
+/// [`DoctorError`]: no such check, a check without findings, findings that no setting fixes, or a value that can't be
+/// read.
 pub fn plan_fix(
     report: &Report,
     id: &str,

@@ -1,4 +1,4 @@
-//! Which host of a fleet differs from the others, and in what.
+//! Finds the host of a fleet that differs from the others, and its differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,40 +10,39 @@ use serde::{Deserialize, Serialize};
 use crate::error::DoctorError;
 use crate::report::{Report, SCHEMA_VERSION, Status};
 
-/// The version of [`Comparison`].
+/// Version of [`Comparison`].
 pub const FLEET_SCHEMA_VERSION: u32 = 1;
 
-/// How the hosts of a fleet differ.
+/// The differences between the hosts of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Comparison {
     pub schema_version: u32,
-    /// The hosts, in the order given.
+    /// Hosts, in the order given.
     pub hosts: Vec<String>,
     /// Everything that differs between hosts: facts first, then findings.
     pub differences: Vec<Difference>,
-    /// The hosts that differ from what most have, with the number of things that they differ in; the
-    /// one that differs most first.
+    /// Hosts that differ from the majority, each with its number of differences; the largest number first.
     pub odd: Vec<(String, usize)>,
 }
 
-/// Something that is not the same on all hosts.
+/// A fact or a check's result that is not the same on all hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// A fact, or `check ID`.
+    /// Name of a fact, or `check ID`.
     pub what: String,
-    /// What more than half of the hosts have; `None` where there is no such value.
+    /// The value of more than half of the hosts; `None` if there is no such value.
     pub usual: Option<String>,
-    /// Every other value with its hosts.
+    /// Every other value, with its hosts.
     pub others: BTreeMap<String, Vec<String>>,
 }
 
-/// No report of a host comes near.
+/// Largest report to read, in bytes. No real report comes near.
 const REPORT_MAX: u64 = 64 << 20;
 
 /// Reads reports that `polyrail doctor --json` wrote.
 ///
 /// # Errors
-/// [`DoctorError`] with the file: not there, no report, or of another version.
+/// [`DoctorError`] with the file: missing, not a report, or of another version.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Report>, DoctorError> {
     paths.iter().map(|path| read_one(path)).collect()
 }
@@ -62,10 +61,10 @@ fn read_one(path: &Path) -> Result<Report, DoctorError> {
     Ok(report)
 }
 
-/// Compares hosts; a fact that some do not have is different, too.
+/// Compares hosts. A fact that some hosts lack counts as a difference.
 ///
 /// # Errors
-/// [`DoctorError::TooFew`] below two.
+/// [`DoctorError::TooFew`] for fewer than two reports.
 pub fn compare(reports: &[Report]) -> Result<Comparison, DoctorError> {
     if reports.len() < 2 {
         return Err(DoctorError::TooFew { given: reports.len() });
@@ -104,7 +103,7 @@ pub fn compare(reports: &[Report]) -> Result<Comparison, DoctorError> {
 const CHECK: &str = "check ";
 const ABSENT: &str = "absent";
 
-/// Names of hosts, with a number where two have the same name.
+/// Returns the hosts' names. A name that occurred before gets the report's position appended.
 fn names(reports: &[Report]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (at, report) in reports.iter().enumerate() {
@@ -115,7 +114,7 @@ fn names(reports: &[Report]) -> Vec<String> {
     names
 }
 
-/// Facts, and the answer of each check: its findings, but without counters that differ anyway.
+/// Returns facts, and the result of each check. Findings are reduced to their subjects, because counters differ anyway.
 fn values(report: &Report) -> BTreeMap<String, String> {
     let mut values = report.facts.clone();
     for check in &report.checks {
@@ -138,7 +137,8 @@ fn values(report: &Report) -> BTreeMap<String, String> {
 }
 
 impl Comparison {
-    /// The comparison for people. Reports come from other hosts, so their text can't steer the terminal or begin a line.
+    /// Returns the comparison for people. Reports come from other hosts, so their text can't steer the terminal or
+    /// begin a line.
     pub fn text(&self) -> String {
         let count = self.hosts.len();
         if self.differences.is_empty() {
@@ -214,7 +214,7 @@ mod tests {
         let forged = "1500\n  9000  (3 of 3)\u{1b}[2K";
         let reports = [host("a\nb differs", &[("MTU\nx", forged)]), host("c", &[])];
         let text = compare(&reports).unwrap().text();
-        // What differs has a line, and so has each of its two values.
+        // One line for the name, one for each of its two values, and the heading.
         assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), 4, "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }

@@ -1,13 +1,12 @@
-//! Checks a host for fast TCP: what is wrong, the evidence, what it costs, and how to fix it.
+//! Checks a host for fast TCP: the faults, the evidence, the cost of each, and the fix.
 //!
-//! * [`CHECKS`]: the checks as data. Each reads files below a [`Sysroot`](polyrail_host::Sysroot)
-//!   and [`Probes`], which hold what only a running kernel can be asked.
-//! * [`examine`]: runs them and makes a [`Report`], which is the JSON, too.
-//! * [`plan_fix`]: plans the fix for a finding, which can be undone.
+//! * [`CHECKS`]: the checks as data. Each reads files below a [`Sysroot`](polyrail_host::Sysroot) and [`Probes`], which
+//!   hold the answers that only a running kernel can give.
+//! * [`examine`]: runs the checks and makes a [`Report`], which is also the JSON.
+//! * [`plan_fix`]: plans the fix for a finding. The fix can be undone.
 //! * [`fleet::compare`]: finds the host that differs from the others.
 //!
-//! A check that can't know says so: a missing file never makes it clean. Nothing here changes the
-//! host.
+//! A check that can't know reports "unknown": a missing file never makes it clean. This crate does not change the host.
 #![forbid(unsafe_code)]
 
 mod check;

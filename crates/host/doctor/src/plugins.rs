@@ -1,6 +1,6 @@
-//! Net plugins of NCCL that are installed, and the daemon that one of them needs.
+//! Installed net plugins of NCCL, and the daemon that GPUDirect-TCPX needs.
 //!
-//! A library is only read here. Loading one runs its code, which is for `polyrail nccl try`.
+//! This module only reads libraries. Loading one runs its code; `polyrail nccl try` does that.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Where images of clouds and packages put them.
+/// Folders where cloud images and packages install plugins.
 const FOLDERS: &[&str] = &[
     "/opt/amazon/ofi-nccl/lib",
     "/opt/aws-ofi-nccl/lib",
@@ -20,13 +20,13 @@ const FOLDERS: &[&str] = &[
     "/usr/local/tcpx/lib64",
     "/var/lib/tcpx/lib64",
 ];
-/// What NCCL looks for begins so.
+/// Start of the file names that NCCL looks for.
 const FILE: &str = "libnccl-net";
-/// A plugin exports a table of this name with the number of its version behind it.
+/// Start of the names of the tables that a plugin exports; the table's version follows.
 const TABLE: &[u8] = b"ncclNetPlugin_v";
-/// What GPUDirect-TCPX calls itself, in its messages (`src/macro.h` of its sources).
+/// The name that GPUDirect-TCPX uses for itself in its messages (`src/macro.h` of its sources).
 const TCPX: &[u8] = b"GPUDirectTCPX";
-/// The largest known plugin has a tenth of that.
+/// Largest file to read, in bytes. The largest known plugin has a tenth of that.
 const LARGEST_BYTES: u64 = 256 << 20;
 
 /// A net plugin of NCCL.
@@ -34,13 +34,13 @@ const LARGEST_BYTES: u64 = 256 << 20;
 #[serde(default)]
 pub struct PluginProbe {
     pub path: PathBuf,
-    /// Versions of the tables that it exports.
+    /// Versions of the tables that the plugin exports.
     pub tables: Vec<u32>,
-    /// Whether it is GPUDirect-TCPX.
+    /// Whether this plugin is GPUDirect-TCPX.
     pub is_tcpx: bool,
 }
 
-/// The plugins in the usual folders and in those of `library_path`, each once.
+/// Returns the plugins in the usual folders and in those of `library_path`, each once.
 pub(crate) fn find(library_path: Option<&str>) -> Vec<PluginProbe> {
     let named = library_path.unwrap_or_default().split(':').filter(|folder| !folder.is_empty());
     in_folders(named.chain(FOLDERS.iter().copied()).map(Path::new))
@@ -73,17 +73,17 @@ fn in_folders<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<PluginProbe> {
     plugins
 }
 
-/// The names of symbols are texts that end with a zero.
+/// Returns the versions of the tables in a library, from its symbol names, which end with a zero byte.
 fn tables_of(bytes: &[u8]) -> Vec<u32> {
     let version = |text: &[u8]| str::from_utf8(text.strip_prefix(TABLE)?).ok()?.parse().ok();
     let versions: BTreeSet<u32> = bytes.split(|byte| *byte == 0).filter_map(version).collect();
     versions.into_iter().collect()
 }
 
-/// Among the sockets in `/proc/net/unix` those on which the daemon of GPUDirect-TCPX listens, by their file names: it
-/// steers flows and gives out its memory of each GPU (`tcpgpudmarxd`).
+/// Returns the file names of the sockets in `/proc/net/unix` on which the daemon of GPUDirect-TCPX (`tcpgpudmarxd`)
+/// listens. The daemon steers flows and gives out its memory of each GPU.
 pub(crate) fn daemon_sockets(unix: &str) -> Vec<String> {
-    /// In the fourth column: somebody listens.
+    /// Flag in the fourth column: the socket listens.
     const LISTENS: u32 = 1 << 16;
     let listening = |line: &str| {
         let mut words = line.split_whitespace();
@@ -96,12 +96,12 @@ pub(crate) fn daemon_sockets(unix: &str) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// The daemon takes rules for flows there.
+/// Socket where the daemon takes rules for flows.
 pub(crate) const RULES: &str = "rx_rule_manager";
-/// Behind these is the PCI address of a GPU.
+/// Start of socket names; the PCI address of a GPU follows.
 const GPU_MEMORY: [&str; 2] = ["get_gpu_fd_", "get_gpu_metadata_"];
 
-/// Whether the daemon gives out memory of the GPU with this PCI address there.
+/// Whether the daemon gives out memory of the GPU with this PCI address on this socket.
 pub(crate) fn is_of_gpu(socket: &str, address: &str) -> bool {
     let is_its = |prefix: &str| {
         socket.strip_prefix(prefix).is_some_and(|of| of.eq_ignore_ascii_case(address))
@@ -110,7 +110,7 @@ pub(crate) fn is_of_gpu(socket: &str, address: &str) -> bool {
 }
 
 impl PluginProbe {
-    /// Without the folder, if that is not one of the usual ones: it may name users.
+    /// Returns a copy without the folder, unless the folder is one of the usual ones: a path may contain user names.
     pub(crate) fn redacted(&self) -> Self {
         let folder = self.path.parent().and_then(Path::to_str).unwrap_or_default();
         let path = match (FOLDERS.contains(&folder), self.path.file_name()) {

@@ -1,7 +1,7 @@
-//! What only a running kernel can be asked: queues, rings and routes, over netlink.
+//! Answers that only a running kernel can give: queues, rings and routes, over netlink.
 //!
-//! A copy of a machine has the answers in `/polyrail/probes.json`, as [`Probes`] serialises.
-//! Answers that are missing have their reason in `errors`.
+//! A copy of a machine has the answers in `/polyrail/probes.json`, the JSON of [`Probes`]. `errors` holds the reason
+//! for each missing answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,26 +19,25 @@ use crate::plugins::{self, PluginProbe};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Probes {
-    /// By interface.
+    /// Answers of the drivers, by interface.
     pub nics: BTreeMap<String, NicProbe>,
-    /// By which interface packets with a NIC's address as source leave.
+    /// The interfaces by which packets leave that have a NIC's address as source.
     pub routes: Vec<RouteProbe>,
-    /// Net plugins of NCCL, in the usual folders and those of `LD_LIBRARY_PATH`; `None` if nobody looked.
+    /// Net plugins of NCCL in the usual folders and those of `LD_LIBRARY_PATH`; `None` if not searched.
     pub plugins: Option<Vec<PluginProbe>>,
-    /// File names of the sockets on which the daemon of GPUDirect-TCPX listens; `None` if nobody looked.
+    /// File names of the sockets on which the daemon of GPUDirect-TCPX listens; `None` if not searched.
     pub tcpx_sockets: Option<Vec<String>>,
-    /// Questions about the whole host that had no answer, with the reason.
+    /// Queries about the whole host that got no answer, with the reason.
     pub errors: BTreeMap<String, String>,
 }
 
-/// What the driver of an interface says.
+/// Answers of an interface's driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NicProbe {
-    /// Combined queues, or receive queues where the driver separates them: current number and
-    /// maximum.
+    /// Combined queues, or receive queues if the driver separates them: current number and maximum.
     pub queues: Option<RingProbe>,
-    /// The name of that setting: `combined` or `rx`.
+    /// Name of that setting: `combined` or `rx`.
     pub queues_setting: String,
     /// Descriptors of each receive queue.
     pub rx_ring: Option<RingProbe>,
@@ -47,15 +46,15 @@ pub struct NicProbe {
     /// Header split (TCP data split): 0 is the driver's choice, 1 off, 2 on.
     pub tcp_data_split: Option<u32>,
     pub coalesce: Option<CoalesceProbe>,
-    /// Offloads: what device and kernel do for many packets at once.
+    /// Offloads: work that the device or the kernel does for many packets at once.
     pub offloads: Option<OffloadsProbe>,
-    /// Flow rules in use; present only where the driver can have some.
+    /// Flow rules in use; `None` if the driver supports none.
     pub ntuple_rules: Option<u32>,
-    /// Counters of drops by the driver's names, those above zero.
+    /// Counters of drops that are above zero, by the driver's names.
     pub drops: BTreeMap<String, u64>,
-    /// Counters of packets that were taken apart to land in a device's memory, by the driver's names.
+    /// Counters of packets that were split to land in a device's memory, by the driver's names.
     pub devmem: BTreeMap<String, u64>,
-    /// Questions that had no answer, with the reason.
+    /// Queries that got no answer, with the reason.
     pub errors: BTreeMap<String, String>,
 }
 
@@ -63,16 +62,16 @@ pub struct NicProbe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingProbe {
     pub now: u32,
-    /// The most that the device can have; `None` if the driver does not tell.
+    /// Most that the device supports; `None` if the driver does not report it.
     pub max: Option<u32>,
 }
 
 /// Coalescing of receive interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoalesceProbe {
-    /// How long an interrupt is held back for more packets.
+    /// Time in microseconds that an interrupt is held back for more packets.
     pub rx_usecs: Option<u32>,
-    /// Whether the driver adapts that to the traffic.
+    /// Whether the driver adapts that time to the traffic.
     pub adaptive_rx: Option<bool>,
 }
 
@@ -83,34 +82,34 @@ pub struct OffloadsProbe {
     pub tso: bool,
     /// The kernel passes long sends on in one piece.
     pub gso: bool,
-    /// The kernel puts received packets together.
+    /// The kernel merges received packets.
     pub gro: bool,
-    /// The device computes checksums of what is sent.
+    /// The device computes checksums of sent packets.
     pub tx_checksum: bool,
-    /// The device checks checksums of what is received.
+    /// The device verifies checksums of received packets.
     pub rx_checksum: bool,
 }
 
-/// A hypothetical packet, and the interface that it would leave by.
+/// A hypothetical packet, and the interface by which it would leave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteProbe {
-    /// The interface whose address the packet has.
+    /// Interface that has the packet's source address.
     pub nic: String,
     pub source: IpAddr,
     pub destination: IpAddr,
-    /// The interface that it leaves by; `None` if there is no way.
+    /// Interface by which the packet leaves; `None` if there is no route.
     pub leaves_by: Option<String>,
 }
 
 impl Probes {
-    /// Where a copy of a machine has the answers.
+    /// Path of the answers in a copy of a machine.
     pub const FILE: &str = "/polyrail/probes.json";
 }
 
 const FILE: &str = Probes::FILE;
 
 impl Probes {
-    /// Asks the kernel, or reads the answers that a copied machine holds, if any.
+    /// Asks the kernel, or reads the answers that a copy of a machine holds, if any.
     ///
     /// # Errors
     /// [`DoctorError`] if the file of answers is invalid.
@@ -250,7 +249,7 @@ fn ring(limits: Limits) -> Option<RingProbe> {
     Some(RingProbe { now: limits.now?, max: limits.max })
 }
 
-/// Counters of packets lost because of missing room, in the spellings of the drivers.
+/// Whether the counter counts packets lost for lack of room, in the spellings of the drivers.
 fn is_drop(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words =
@@ -259,19 +258,19 @@ fn is_drop(name: &str) -> bool {
     words.iter().any(|word| name.contains(word)) && !name.contains("xdp")
 }
 
-/// `rx_devmem_pkts` of Google's kernel, `rx_hsplit_pkt` and `rx_hsplit_unsplit_pkt` of gve, and others like them.
+/// Whether the counter counts split packets: `rx_devmem_pkts` of Google's kernel, `rx_hsplit_pkt` and
+/// `rx_hsplit_unsplit_pkt` of gve, and others like them.
 fn is_devmem(name: &str) -> bool {
     ["devmem", "hsplit"].iter().any(|word| name.contains(word))
 }
 
-/// An address that packets from `address` would go to: another one of its network, or one far away
-/// where the network has no other.
+/// Returns a destination for packets from `address`: another address of its network, or a distant one if the prefix has
+/// 31 bits or more.
 fn neighbour(address: Ipv4Addr, prefix_len: u8) -> Option<Ipv4Addr> {
     let address = u32::from(address);
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0);
     if prefix_len >= 31 {
-        // An address from the range for documentation: nobody owns it, so every route to it is a
-        // default route.
+        // An address from the range for documentation: no host has it, so every route to it is a default route.
         return Some(Ipv4Addr::new(192, 0, 2, 1));
     }
     let first = (address & mask).checked_add(1)?;
@@ -287,9 +286,8 @@ fn interface_name(root: &Sysroot, index: u32) -> Option<String> {
     names.into_iter().find(is_it)
 }
 
-/// The file's text, for tests and archives of machines.
 impl Probes {
-    /// The answers with other addresses, for archives that others may see.
+    /// Returns the answers with other addresses, for archives that others may see.
     pub fn redacted(&self) -> Self {
         let mut probes = self.clone();
         let mut known: Vec<IpAddr> = Vec::new();
@@ -309,7 +307,7 @@ impl Probes {
         for plugin in probes.plugins.iter_mut().flatten() {
             *plugin = plugin.redacted();
         }
-        // The questions name addresses, and so do the system's answers before their last colon.
+        // Queries contain addresses, and so do the system's answers before their last colon.
         let errors = std::mem::take(&mut probes.errors).into_iter().enumerate();
         probes.errors = errors
             .map(|(at, (asked, why))| {
@@ -321,13 +319,13 @@ impl Probes {
         probes
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub fn to_json(&self) -> String {
         // JSON can express every value here: text, numbers and lists of them.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Writes the answers where [`Self::take`] finds them in a copy of the machine.
+    /// Writes the answers to the path where [`Self::take`] finds them in a copy of the machine.
     ///
     /// # Errors
     /// [`DoctorError::Unreadable`] with the path.

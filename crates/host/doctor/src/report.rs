@@ -10,7 +10,7 @@ use crate::checks::CHECKS;
 use crate::context::{Context, Options};
 use crate::facts::facts;
 
-/// The version of [`Report`]; raised when a field changes its meaning or goes away.
+/// Version of [`Report`]; raised when a field changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The diagnosis of a host.
@@ -19,39 +19,39 @@ pub struct Report {
     pub schema_version: u32,
     pub version: String,
     pub hostname: Option<String>,
-    /// Changes with every boot.
+    /// Identifier of the current boot; changes with every boot.
     pub boot_id: Option<String>,
     pub kernel: Option<String>,
-    /// How many checks said what.
+    /// Number of checks with each result.
     pub summary: Summary,
-    /// Every check, those with findings first, the costliest of them first.
+    /// All checks: those with findings first, and the costliest of them first.
     pub checks: Vec<CheckReport>,
-    /// What the host is, for comparing hosts.
+    /// Properties of the host, to compare hosts.
     pub facts: BTreeMap<String, String>,
 }
 
-/// How many checks said what.
+/// Number of checks with each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Checks that found something.
+    /// Checks that found a fault.
     pub findings: usize,
-    /// Checks that found nothing.
+    /// Checks that found no fault.
     pub clean: usize,
     /// Checks that could not find out.
     pub unknown: usize,
-    /// Checks of what this host does not have.
+    /// Checks of parts that this host does not have.
     pub not_applicable: usize,
 }
 
-/// What a check said.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckReport {
-    /// Its name for good.
+    /// Stable name of the check.
     pub id: String,
-    /// The part of the machine.
+    /// Part of the machine that the check examines.
     pub group: Group,
     pub status: Status,
-    /// The fault that it finds.
+    /// The fault that the check finds.
     pub title: String,
     pub cost: Cost,
     pub why: String,
@@ -60,27 +60,28 @@ pub struct CheckReport {
     pub needs_root: bool,
     /// Whether the fix can be undone without a restart.
     pub reversible: bool,
-    /// What is wrong; empty unless the status is `finding`.
+    /// Faults; empty unless the status is `finding`.
     pub findings: Vec<Finding>,
-    /// What the check examined and found right.
+    /// Evidence that the check examined and found right.
     pub evidence: Vec<Evidence>,
-    /// What the check could not find out; it may have findings, too.
+    /// Reasons for each part that the check could not find out. Present next to findings, too.
     pub unknown: Vec<String>,
-    /// Command that makes the changes of the findings. `None` if it would not find them, as it takes other options.
+    /// Command that plans the changes of the findings. `None` if there are none, or if the command would not find them
+    /// because its `--rtt` or `--workers` differs.
     #[serde(default)]
     pub fix: Option<String>,
-    /// Why there was nothing to examine.
+    /// Reason why there was nothing to examine.
     pub not_applicable: Option<String>,
 }
 
-/// What a check said, in a word.
+/// The result of a check, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Finding,
-    /// It could not find out, for the host or for a part of it.
+    /// The check could not find out, for the host or for a part of it.
     Unknown,
-    /// This host does not have such a thing.
+    /// This host does not have the part that the check examines.
     NotApplicable,
     Clean,
 }
@@ -144,7 +145,7 @@ impl CheckReport {
     }
 }
 
-/// The command that finds what this check has found with these options, and plans its fix.
+/// Returns the command that plans the fix, if it finds what this check found with these options.
 fn fix(check: &Check, options: &Options) -> Option<String> {
     let default = Options::default();
     let is_read = |option: &str| check.reads.contains(&option);
@@ -158,7 +159,7 @@ fn fix(check: &Check, options: &Options) -> Option<String> {
 }
 
 impl Report {
-    /// The report for people: findings in order of what they cost, then what is not known.
+    /// Returns the report for people: findings in order of their cost, then the unknown parts.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut say = |line: String| {
@@ -199,7 +200,7 @@ impl Report {
             let rights = match (check.needs_root, check.reversible) {
                 (true, true) => " (needs root, can be undone)",
                 (true, false) => " (needs root, can't be undone from here)",
-                // What needs no root is no setting: a cable, a machine type, an option of a program.
+                // Fixes that need no root are not settings: a cable, a machine type, an option of a program.
                 (false, _) => "",
             };
             say(format!("    fix: {}{rights}", check.remedy));
@@ -217,14 +218,14 @@ impl Report {
         text
     }
 
-    /// The checks that said this.
+    /// Returns the checks with this status.
     pub fn with(&self, status: Status) -> impl Iterator<Item = &CheckReport> {
         self.checks.iter().filter(move |check| check.status == status)
     }
 }
 
 impl Check {
-    /// All about a check, for people.
+    /// Returns everything about a check, for people.
     pub fn explain(&self) -> String {
         let mut text = String::new();
         let mut part = |heading: &str, body: &str| {

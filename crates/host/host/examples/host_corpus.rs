@@ -39,7 +39,7 @@ const BINDINGS: &[&str] = &[
     "eth1:0-9000",
 ];
 
-/// Rows as kernels 6.18 and 6.1 and ARM servers write them, and invalid tables.
+/// Rows in the formats of kernels 6.18 and 6.1 and of ARM servers, and invalid tables.
 const TABLES: &[&str] = &[
     "           CPU0       CPU1       CPU3       \n  0:  9  0  0  IO-APIC   2-edge  timer\n 24: 1 0 2 \
      PCI-MSIX-0000:00:03.0   1-edge  virtio2-input.0\nERR: 4\nMIS: 0\n",
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 }
 
 fn write_all(folder: &Path) -> io::Result<()> {
-    // A whole table, too, but of a small machine: fuzzers like short inputs.
+    // Add a whole table, but of a small machine: fuzzers like short inputs.
     let small = fixtures::cpu_holes().root().read("/proc/interrupts").map_err(io::Error::other)?;
     let tables: Vec<&str> = TABLES.iter().copied().chain([small.as_str()]).collect();
     for (fuzzer, seeds) in [("cpus", CPUS), ("bindings", BINDINGS), ("interrupts", &tables)] {

@@ -1,4 +1,4 @@
-//! Writes the files of a machine that is built by code, as an archive for `--sysroot`:
+//! Writes the files of a machine built by code, as an archive for `--sysroot`:
 //!
 //! ```sh
 //! cargo run -p polyrail-host --features fixtures --example machine -- a3-high a3.tar

@@ -1,5 +1,5 @@
-//! CPUs per interface, for the threads that send and for those that receive: checked against the
-//! machine, and suggested from it.
+//! CPUs per interface for the threads that send and for those that receive: checked against the machine, and suggested
+//! from it.
 
 mod lint;
 mod suggest;
@@ -14,21 +14,21 @@ pub use suggest::{NicShare, NodeShare, Options, Suggestion, suggest};
 
 use crate::cpuset::CpuSet;
 
-/// Interfaces and the CPUs of the threads that serve each, such as `eth1:8-21,112-125;eth2:22-35`.
+/// Interfaces and the CPUs of the threads that serve each one, such as `eth1:8-21,112-125;eth2:22-35`.
 ///
-/// Displays in the form that NCCL's GPUDirect-TCPX plugin reads: no spaces, and every item a range,
-/// since the plugin refuses single numbers. The plugin takes at most 16 interfaces with 8 ranges each,
-/// and no CPUs without an interface.
+/// Displays in the form that NCCL's GPUDirect-TCPX plugin reads: without spaces, and with every item as a range, since
+/// the plugin refuses single numbers. The plugin takes at most 16 interfaces with 8 ranges each, and no CPUs without an
+/// interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings {
-    /// In the order of the text; no interface is there twice.
+    /// Interfaces with their CPUs, in the order of the text; each interface occurs once.
     pub entries: Vec<(String, CpuSet)>,
-    /// The CPUs for all other interfaces. Empty if the bindings name none.
+    /// CPUs for all other interfaces. Empty if the bindings name none.
     pub others: CpuSet,
 }
 
 impl Bindings {
-    /// Reads bindings; the empty text means no bindings.
+    /// Reads bindings; an empty text means no bindings.
     ///
     /// # Errors
     /// [`BindingsError`] with the column.
@@ -44,19 +44,19 @@ impl Bindings {
         Ok(bindings)
     }
 
-    /// The CPUs of the interface with exactly this name. Without an entry: those for all other interfaces.
+    /// Returns the CPUs of the interface with exactly this name or, without an entry, those for all other interfaces.
     pub fn cpus(&self, interface: &str) -> Option<&CpuSet> {
         let named = self.entries.iter().find(|(name, _)| name == interface).map(|(_, cpus)| cpus);
         named.or_else(|| Some(&self.others).filter(|cpus| !cpus.is_empty()))
     }
 
-    /// Each interface with its CPUs, and last [`OTHERS`] with the CPUs for all other interfaces.
+    /// Returns each interface with its CPUs, and last [`OTHERS`] with the CPUs for all other interfaces.
     pub fn all(&self) -> impl Iterator<Item = (&str, &CpuSet)> {
         let others = Some((OTHERS, &self.others)).filter(|(_, cpus)| !cpus.is_empty());
         self.entries.iter().map(|(name, cpus)| (name.as_str(), cpus)).chain(others)
     }
 
-    /// The CPUs of all interfaces together.
+    /// Returns the CPUs of all interfaces together.
     pub fn all_cpus(&self) -> CpuSet {
         self.all().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
     }

@@ -10,13 +10,13 @@ pub use softirqs::Softirqs;
 pub use softnet::{Softnet, SoftnetCpu};
 pub use stat::{CpuTicks, Stat};
 
-/// The text is not the expected table.
+/// The text is not in the expected format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct CountersError {
-    /// The line, counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault in this line.
     pub fault: String,
 }
 
@@ -26,7 +26,7 @@ impl CountersError {
     }
 }
 
-/// All words as numbers of a base.
+/// Parses all words as numbers of this base.
 fn numbers<'a>(
     words: impl Iterator<Item = &'a str>,
     base: u32,

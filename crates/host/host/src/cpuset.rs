@@ -1,4 +1,4 @@
-//! Sets of CPUs, as lists (`8-21,112-125`) and as the kernel's hexadecimal masks.
+//! Sets of CPUs, as lists (`8-21,112-125`) and as hexadecimal masks of the kernel.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,33 +9,33 @@ use serde::{Serialize, Serializer};
 
 use crate::sysroot::short;
 
-/// A set of CPU numbers from 0 to [`LAST_CPU`], of any size: nothing changes at 32, 64 or 1024.
+/// A set of CPU numbers from 0 to [`LAST_CPU`]. Its behaviour does not change at 32, 64 or 1024 CPUs.
 ///
-/// Displays as the kernel's list, which reads back.
+/// Displays as the kernel's list, which parses back to the same set.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet {
-    /// Bit `n % 64` of word `n / 64`; the last word is never zero, so that equal sets are equal.
+    /// Bit `n % 64` of word `n / 64`. The last word is never zero, so equal sets have equal words.
     words: Vec<u64>,
 }
 
-/// A text that is neither a list nor a mask of CPUs, and where it goes wrong.
+/// A text that is neither a list nor a mask of CPUs, and the place of the fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault} (column {column})")]
 pub struct CpuSetError {
-    /// Which character is the first wrong one, counted from 1.
+    /// First wrong character, counted from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The fault at this character.
     pub fault: CpuSetFault,
 }
 
-/// What is wrong with a list or a mask.
+/// A fault in a list or a mask.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CpuSetFault {
-    /// One item of a list.
+    /// An item of a list is invalid.
     #[error(transparent)]
     List(CpuListError),
-    /// A group of a mask that is not 1 to 8 hexadecimal digits.
+    /// A group of a mask is not 1 to 8 hexadecimal digits.
     #[error(
         "has the group `{0}`; a mask is groups of 1 to 8 hexadecimal digits with commas between"
     )]
@@ -47,14 +47,13 @@ impl CpuSet {
         Self::default()
     }
 
-    /// The CPUs from `first` to `last`, both included; empty if `first` is above `last`. Numbers
-    /// above [`LAST_CPU`] are left out.
+    /// Returns the CPUs from `first` to `last`, both included; empty if `first` is above `last`. Numbers above
+    /// [`LAST_CPU`] are left out.
     pub fn range(first: u32, last: u32) -> Self {
         (first..=last.min(LAST_CPU)).collect()
     }
 
-    /// Reads the kernel's list: `8-21,112-125`. The empty text is the empty set; spaces around
-    /// items are ignored.
+    /// Parses the kernel's list: `8-21,112-125`. An empty text is the empty set. Spaces around items are ignored.
     ///
     /// # Errors
     /// [`CpuSetError`] with the column.
@@ -66,11 +65,11 @@ impl CpuSet {
         Ok(ranges.into_iter().flat_map(|(first, last)| first..=last).collect())
     }
 
-    /// Reads the kernel's mask: `ffff,00000000,0000ff00`, the lowest CPUs last, 32 to a group.
+    /// Parses the kernel's mask: `ffff,00000000,0000ff00`, with the lowest CPUs last and 32 CPUs to a group.
     ///
     /// # Errors
-    /// [`CpuSetError`] with the column. Masks without commas above 8 digits are refused, as the
-    /// kernel does; so are `0x` and empty groups.
+    /// [`CpuSetError`] with the column. Like the kernel, this refuses more than 8 digits without a comma; it also
+    /// refuses `0x` and empty groups.
     pub fn parse_mask(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim_end();
         let mut set = Self::new();
@@ -102,8 +101,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// The mask as the kernel writes it on a machine where CPU numbers end below `cpu_ids`: groups
-    /// of 8 digits, the first as short as the number of CPUs allows. Wider if the set is.
+    /// Returns the mask as the kernel writes it on a machine whose CPU numbers end below `cpu_ids`: groups of 8 digits,
+    /// the first as short as the number of CPUs allows. The mask is wider if the set is.
     pub fn to_mask(&self, cpu_ids: u32) -> String {
         let bits = cpu_ids.max(self.last().map_or(1, |last| last + 1)).max(1);
         let groups = bits.div_ceil(32);
@@ -121,12 +120,12 @@ impl CpuSet {
         text
     }
 
-    /// How many CPUs are in the set.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether no CPU is in the set.
+    /// Whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -136,7 +135,7 @@ impl CpuSet {
         self.words.get(cpu as usize / 64).is_some_and(|word| word & (1 << (cpu % 64)) != 0)
     }
 
-    /// Adds a CPU; `false` if it was there, or is above [`LAST_CPU`].
+    /// Adds a CPU; returns `false` if it was there, or is above [`LAST_CPU`].
     pub fn insert(&mut self, cpu: u32) -> bool {
         if cpu > LAST_CPU || self.contains(cpu) {
             return false;
@@ -149,7 +148,7 @@ impl CpuSet {
         true
     }
 
-    /// Takes a CPU out; `false` if it was not there.
+    /// Removes a CPU; returns `false` if it was not there.
     pub fn remove(&mut self, cpu: u32) -> bool {
         if !self.contains(cpu) {
             return false;
@@ -168,7 +167,7 @@ impl CpuSet {
         Some(64 * (self.words.len() as u32 - 1) + 63 - word.leading_zeros())
     }
 
-    /// The CPUs in ascending order.
+    /// Returns the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let cpus = |(at, word): (usize, &u64)| {
             let mut rest = *word;
@@ -181,7 +180,7 @@ impl CpuSet {
         self.words.iter().enumerate().flat_map(cpus)
     }
 
-    /// The runs of neighbouring CPUs, first and last of each, in ascending order.
+    /// Returns the runs of neighbouring CPUs, as first and last CPU of each, in ascending order.
     pub fn ranges(&self) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         for cpu in self.iter() {
@@ -193,17 +192,17 @@ impl CpuSet {
         ranges
     }
 
-    /// The CPUs in this set, in `other`, or in both.
+    /// Returns the CPUs in this set, in `other`, or in both.
     pub fn union(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a | b)
     }
 
-    /// The CPUs in both sets.
+    /// Returns the CPUs in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & b)
     }
 
-    /// The CPUs in this set that are not in `other`.
+    /// Returns the CPUs in this set that are not in `other`.
     pub fn difference(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a & !b)
     }
@@ -213,7 +212,7 @@ impl CpuSet {
         self.difference(other).is_empty()
     }
 
-    /// Whether a CPU is in both sets.
+    /// Whether the sets have a CPU in common.
     pub fn intersects(&self, other: &Self) -> bool {
         !self.intersection(other).is_empty()
     }
@@ -236,14 +235,14 @@ impl CpuSet {
 impl FromStr for CpuSet {
     type Err = CpuSetError;
 
-    /// As [`CpuSet::parse_list`].
+    /// Parses a list like [`CpuSet::parse_list`].
     fn from_str(text: &str) -> Result<Self, CpuSetError> {
         Self::parse_list(text)
     }
 }
 
 impl FromIterator<u32> for CpuSet {
-    /// Numbers above [`LAST_CPU`] are left out.
+    /// Leaves out numbers above [`LAST_CPU`].
     fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
         let mut set = Self::new();
         set.extend(cpus);
@@ -259,7 +258,7 @@ impl Extend<u32> for CpuSet {
     }
 }
 
-/// The kernel's list, `8-21,112`.
+/// Writes the kernel's list, `8-21,112`.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (first, last)) in self.ranges().into_iter().enumerate() {

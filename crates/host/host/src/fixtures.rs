@@ -1,7 +1,6 @@
-//! Machines built by code: a folder with the `/proc` and `/sys` that such a machine has.
+//! Machines built by code: a folder with the `/proc` and `/sys` of such a machine.
 //!
-//! For tests, here and in the crates above (feature `fixtures`). The folder goes away with the
-//! [`Fixture`].
+//! Used by tests, here and in the crates above (feature `fixtures`). Dropping the [`Fixture`] removes the folder.
 
 mod kinds;
 mod machine;
@@ -21,7 +20,7 @@ use crate::sysroot::Sysroot;
 
 pub type Build = fn() -> Fixture;
 
-/// Every machine here, by name.
+/// All machines of this module, by name.
 pub const ALL: &[(&str, Build)] = &[
     ("a3-high", a3_high),
     ("container", container),
@@ -39,17 +38,17 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// The root to read from.
+    /// Returns the root to read from.
     pub fn root(&self) -> Sysroot {
         Sysroot::at(self.folder.path())
     }
 
-    /// Where the files are.
+    /// Returns the folder with the files.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Replaces a file, or adds one with its folders, so that a test can change one detail.
+    /// Replaces a file, or adds one with its folders. This lets a test change one detail.
     pub fn write(&self, absolute: &str, text: &str) {
         machine::write(self.folder.path(), absolute, text);
     }

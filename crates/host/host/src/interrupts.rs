@@ -1,4 +1,4 @@
-//! `/proc/interrupts`: how often each interrupt came to each CPU.
+//! `/proc/interrupts`: counts of each interrupt on each CPU.
 
 use std::collections::HashSet;
 
@@ -9,65 +9,65 @@ use crate::pci::PciAddress;
 use crate::sysroot::{ReadError, Sysroot, short};
 
 const PATH: &str = "/proc/interrupts";
-/// Words of the name of a chip after the first one: `Hyper-V PCIe MSI`.
+/// Words after a chip's first one that are searched for its number: `Hyper-V PCIe MSI 4018143232-edge`.
 const CHIP_WORDS: usize = 3;
-/// How the name of a chip ends that has the flow in it.
+/// Ends of chip names that include the flow.
 const FLOWS_OF_CHIPS: &[&str] = &["-edge", "-level", "-fasteoi"];
 
-/// The file at one moment.
+/// Content of `/proc/interrupts` at one moment.
 ///
-/// The kernel writes a column per online CPU, so only the heading tells which CPU a column is for,
-/// and the number of columns can change between two reads.
+/// The kernel writes a column per online CPU. Only the heading shows which CPU a column is for, and the number of
+/// columns can change between two reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interrupts {
-    /// The CPU of each column, in ascending order.
+    /// CPU of each column, in ascending order.
     pub cpus: Vec<u32>,
     /// Numbered interrupts, in the file's order.
     pub irqs: Vec<Irq>,
     /// Rows with a name instead of a number: `LOC`, `RES`, `CAL`, `TLB`, on s390 `I/O` and so on.
     pub named: Vec<NamedRow>,
-    /// Rows that say something else than the kernel writes. They are left out of the others.
+    /// Rows that are not in the kernel's format. The other fields leave them out.
     #[serde(skip)]
     pub unread: Vec<InterruptsError>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Irq {
-    /// Its number. It changes with reboots and drivers: [`Self::pci`], [`Self::hwirq`] and the
-    /// names in [`Self::actions`] say which interrupt it is.
+    /// Number of the interrupt. It changes with reboots and drivers: [`Self::pci`], [`Self::hwirq`] and the names in
+    /// [`Self::actions`] identify the interrupt.
     pub number: u32,
     /// One count per entry of [`Interrupts::cpus`]. The kernel's counters wrap at 2³².
     pub counts: Vec<u64>,
-    /// The chip as written, such as `PCI-MSIX-0000:00:03.0` or `IO-APIC`.
+    /// Chip as written, such as `PCI-MSIX-0000:00:03.0` or `IO-APIC`.
     pub chip: String,
-    /// The chip's own number. For chips with [`Self::pci`] the index of the vector in its device.
+    /// The chip's own number. For chips with [`Self::pci`], the index of the vector in its device.
     pub hwirq: Option<u64>,
-    /// `edge`, `level`, `fasteoi` and so on, as written.
+    /// Flow as written: `edge`, `level`, `fasteoi` and so on.
     pub flow: Option<String>,
-    /// The device that raises it, where the chip names it (Linux 6.3 and later).
+    /// Device that raises the interrupt, if the chip names it (Linux 6.3 and later).
     pub pci: Option<PciAddress>,
-    /// Who handles it; several share one interrupt on old buses, none while no driver wants it.
+    /// Names of the handlers. Several share one interrupt on old buses; there is none while no driver uses it.
     pub actions: Vec<String>,
 }
 
 /// A row without a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedRow {
-    /// `LOC`, `RES` and so on.
+    /// Name of the row: `LOC`, `RES` and so on.
     pub name: String,
     /// One count per entry of [`Interrupts::cpus`], or a single total (`ERR`, `MIS`).
     pub counts: Vec<u64>,
-    /// What the kernel says it is, such as `Rescheduling interrupts`.
+    /// The kernel's description, such as `Rescheduling interrupts`.
     pub description: String,
 }
 
-/// A text that is not `/proc/interrupts`, or a row that is none of it.
+/// The text is not `/proc/interrupts`, or a row is not in its format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct InterruptsError {
-    /// The line, counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault in this line.
     pub fault: String,
 }
 
@@ -85,8 +85,8 @@ impl Interrupts {
         }
     }
 
-    /// As [`Self::read`]; `None` if the file is not there, must not be read, or is empty: containers
-    /// hide it in each of these ways.
+    /// Reads like [`Self::read`]; returns `None` if the file is missing, forbidden or empty: containers hide it in each
+    /// of these ways.
     ///
     /// # Errors
     /// As [`Self::read`], for every other reason.
@@ -99,12 +99,12 @@ impl Interrupts {
         }
     }
 
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// [`InterruptsError`] for a heading that is no list of CPUs: then no count can be understood.
-    /// A row without a label, or with a number for the second time, goes to [`Self::unread`]. Rows
-    /// with fewer counts than CPUs get zeros only if they are numbered.
+    /// [`InterruptsError`] for a heading that is not a list of CPUs, because then no count can be understood. A row
+    /// without a label, or whose number occurred before, goes to [`Self::unread`]. Rows with fewer counts than CPUs get
+    /// zeros only if they are numbered.
     pub fn parse(text: &str) -> Result<Self, InterruptsError> {
         let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
         let heading = lines.next().map_or("", |(_, line)| line);
@@ -136,15 +136,15 @@ impl Interrupts {
         Ok(table)
     }
 
-    /// The interrupt of this number.
+    /// Returns the interrupt of this number.
     pub fn irq(&self, number: u32) -> Option<&Irq> {
         self.irqs.iter().find(|irq| irq.number == number)
     }
 
-    /// The interrupts of one device, by its address, in the order of their index in the device.
+    /// Returns the interrupts of the device at this address, in the order of their index in the device.
     ///
-    /// Kernels before 6.3 do not write the address with the chip; drivers that put it into the
-    /// name of the handler (`mlx5_comp0@pci:0000:08:00.0`) are found by that.
+    /// Kernels before 6.3 do not write the address with the chip. There, an interrupt is found only if its driver puts
+    /// the address into the handler's name (`mlx5_comp0@pci:0000:08:00.0`).
     pub fn of_device(&self, pci: PciAddress) -> Vec<&Irq> {
         let suffix = format!("@pci:{pci}");
         let by_name = |irq: &Irq| irq.actions.iter().any(|action| action.ends_with(&suffix));
@@ -157,7 +157,7 @@ impl Interrupts {
         irqs
     }
 
-    /// The row of this name, such as `RES`.
+    /// Returns the row of this name, such as `RES`.
     pub fn named(&self, name: &str) -> Option<&NamedRow> {
         self.named.iter().find(|row| row.name == name)
     }
@@ -169,7 +169,7 @@ impl Interrupts {
 }
 
 impl Irq {
-    /// How often it came, to whichever CPU.
+    /// Returns the count over all CPUs.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -197,11 +197,11 @@ impl Irq {
         irq
     }
 
-    /// Takes chip, number and flow off the front and leaves the actions.
+    /// Takes chip, number and flow off the front and returns the rest, which is the actions.
     ///
-    /// x86 writes `PCI-MSI 34078723-edge name`, since 6.3 `PCI-MSIX-0000:00:03.0 1-edge name`;
-    /// Hyper-V's chip has spaces: `Hyper-V PCIe MSI 4018143232-edge name`. ARM writes
-    /// `GICv3 27 Level name`. Chips without a number: `IO-APIC-edge name`, `xen-pirq -msi-x name`.
+    /// x86 writes `PCI-MSI 34078723-edge name` and, since 6.3, `PCI-MSIX-0000:00:03.0 1-edge name`. Hyper-V's chip has
+    /// spaces: `Hyper-V PCIe MSI 4018143232-edge name`. ARM writes `GICv3 27 Level name`. Chips without a number:
+    /// `IO-APIC-edge name`, `xen-pirq -msi-x name`.
     fn take_chip<'a>(&mut self, text: &'a str) -> &'a str {
         let (first, rest) = word(text);
         first.clone_into(&mut self.chip);
@@ -210,7 +210,7 @@ impl Irq {
             self.flow = Some(flow.to_owned());
             return after;
         }
-        // Linux 3.10 writes no number: `PCI-MSI-edge name`, and a name may begin with one.
+        // Linux 3.10 writes no number: `PCI-MSI-edge name`. The name may begin with a number.
         if FLOWS_OF_CHIPS.iter().any(|flow| first.ends_with(flow)) {
             return rest;
         }
@@ -243,7 +243,7 @@ impl Irq {
     }
 }
 
-/// The first word and what is behind it.
+/// Returns the first word and the rest.
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
@@ -271,9 +271,9 @@ fn is_label(label: &str) -> bool {
     !label.is_empty() && !label.contains(char::is_whitespace)
 }
 
-/// Up to `columns` numbers, and the rest of the line.
+/// Returns up to `columns` numbers, and the rest of the line.
 fn counts(text: &str, columns: usize) -> (Vec<u64>, &str) {
-    // By bytes: a sampler reads some 200 columns of as many rows, again and again.
+    // Work on bytes for speed: a sampler repeatedly reads some 200 columns of as many rows.
     let bytes = text.as_bytes();
     let length = |from: usize, is_in: fn(&u8) -> bool| {
         bytes[from..].iter().take_while(|byte| is_in(byte)).count()
@@ -298,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// CPU 2 is offline. Rows as 6.18, 6.1 and an ARM server write them.
+    /// CPU 2 is offline. The rows are in the formats of 6.18, 6.1 and an ARM server.
     const TABLE: &str = "           CPU0       CPU1       CPU3       
   0:          9          0          0  IO-APIC   2-edge      timer
  24:          1          0          2 PCI-MSIX-0000:00:03.0   1-edge      virtio2-input.0

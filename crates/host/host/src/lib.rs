@@ -1,8 +1,7 @@
-//! What a machine tells about itself, read from its own file tree or from a copy.
+//! Facts about a machine, read from its own file tree or from a copy.
 //!
-//! Every reader takes a [`Sysroot`]: `/` for the machine that the program runs on, or a folder with
-//! a copy of another machine's `/proc` and `/sys`. Nothing here writes, and what is unknown stays
-//! unknown.
+//! Every reader takes a [`Sysroot`]: `/` for the machine that the program runs on, or a folder with a copy of another
+//! machine's `/proc` and `/sys`. The readers don't write, and unknown facts stay unknown.
 #![forbid(unsafe_code)]
 
 pub mod bindings;

@@ -1,9 +1,8 @@
-//! What NVIDIA's management library NVML tells about GPUs, as plain data.
+//! Answers of NVIDIA's management library NVML about GPUs, as plain data.
 //!
-//! The library belongs to the driver and is opened at run time. Machines without it work as well:
-//! [`NvmlReport::ask`] then says why there is no report. A report goes into a
-//! [`Topology`](crate::Topology) with [`Topology::add_nvml`](crate::Topology::add_nvml), and into
-//! snapshots as a file of its own.
+//! The library belongs to the driver and is opened at run time. Without the library, [`NvmlReport::ask`] returns the
+//! reason why there is no report. [`Topology::add_nvml`](crate::Topology::add_nvml) adds a report to a
+//! [`Topology`](crate::Topology). Snapshots hold the report as a separate file.
 
 mod ask;
 
@@ -14,87 +13,87 @@ use crate::sysroot::{ReadError, Sysroot};
 
 pub use ask::NvmlAbsent;
 
-/// Where a snapshot keeps the report.
+/// Path of the report in a snapshot.
 pub const FILE: &str = "/polyrail/nvml.json";
 
-/// The version of the report's form; raised when a field changes its meaning or goes away.
+/// Version of the report's format; raised when a field changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Everything that the library was asked. What it did not tell is `None`.
+/// All answers of the library. A value that it did not give is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvmlReport {
-    /// [`SCHEMA_VERSION`] of the program that wrote it.
+    /// [`SCHEMA_VERSION`] of the program that wrote the report.
     pub schema_version: u32,
-    /// Such as `570.86.15`.
+    /// Driver version, such as `570.86.15`.
     pub driver_version: Option<String>,
-    /// The newest CUDA that the driver can run, such as `12.8`.
+    /// Newest CUDA version that the driver can run, such as `12.8`.
     pub cuda_version: Option<String>,
-    /// The version of the library itself.
+    /// Version of the library itself.
     pub nvml_version: Option<String>,
-    /// The GPUs in the library's order.
+    /// GPUs in the library's order.
     pub gpus: Vec<NvmlGpu>,
-    /// The calls that failed, with the library's words.
+    /// Calls that failed, with the library's error text.
     pub refusals: Vec<String>,
 }
 
-/// One GPU, as the library tells.
+/// The library's answers about one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvmlGpu {
-    /// The PCI address, which identifies it.
+    /// PCI address, which identifies the GPU.
     pub address: Option<PciAddress>,
-    /// Its product, memory and link.
+    /// Product, memory and link.
     #[serde(flatten)]
     pub facts: GpuFacts,
-    /// Its NVLinks by number; `None` if the library does not tell whether it has any.
+    /// NVLinks by number; `None` if the library does not report whether there are any.
     pub nvlinks: Option<Vec<NvLink>>,
-    /// Whether it reaches other GPUs over NVLink, as the driver judges.
+    /// The driver's answer for each other GPU: whether this GPU reaches it over NVLink.
     pub nvlink_access: Vec<NvLinkAccess>,
 }
 
-/// The product of a GPU, its memory, and its link to the machine; `None` is unknown.
+/// Product, memory and PCI link of a GPU; `None` is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuFacts {
-    /// The product, such as `NVIDIA H200`.
+    /// Product name, such as `NVIDIA H200`.
     pub name: Option<String>,
-    /// Such as `GPU-8f3c…`. Never in a snapshot.
+    /// UUID, such as `GPU-8f3c…`. Never in a snapshot.
     pub uuid: Option<String>,
-    /// The memory that it has.
+    /// Total memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// PCI Express generation of the link now; idle GPUs go down to 1.
+    /// Current PCI Express generation of the link; idle GPUs lower it to 1.
     pub pcie_generation: Option<u32>,
-    /// The generation that GPU and machine can do.
+    /// Highest generation that GPU and machine support.
     pub pcie_generation_max: Option<u32>,
-    /// Lanes of the link now.
+    /// Current lanes of the link.
     pub pcie_width_lanes: Option<u32>,
-    /// The lanes that GPU and machine can do.
+    /// Most lanes that GPU and machine support.
     pub pcie_width_max_lanes: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvLink {
-    /// Whether it is up.
+    /// Whether the link is up.
     pub is_active: Option<bool>,
-    /// What is at its other end; `None` also for a switch that a virtual machine hides.
+    /// Device at the other end; `None` also for a switch that a virtual machine hides.
     pub remote: Option<PciAddress>,
 }
 
-/// Whether one GPU can use the memory of another over NVLink.
+/// Access of one GPU to the memory of another over NVLink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLinkAccess {
     pub address: PciAddress,
-    /// Whether the driver lets it.
+    /// Whether the driver allows it.
     pub is_possible: bool,
 }
 
 impl NvmlReport {
-    /// The report in a snapshot; `None` if there is none.
+    /// Reads the report in a snapshot; `None` if there is none.
     ///
     /// # Errors
-    /// [`ReadError::Content`] if it is damaged, or of a version that is not known here.
+    /// [`ReadError::Content`] if the report is damaged, or of an unknown version.
     pub fn read(root: &Sysroot) -> Result<Option<Self>, ReadError> {
         let Some(text) = root.read_optional(FILE)? else { return Ok(None) };
         let report: Self = serde_json::from_str(&text)
@@ -107,7 +106,7 @@ impl NvmlReport {
         Ok(Some(report))
     }
 
-    /// The report without what tells one GPU from another of its kind.
+    /// Returns the report without the UUIDs, which identify GPUs.
     pub fn redacted(&self) -> Self {
         let mut report = self.clone();
         for gpu in &mut report.gpus {
@@ -116,27 +115,27 @@ impl NvmlReport {
         report
     }
 
-    /// The text of the file in a snapshot.
+    /// Returns the text of the file in a snapshot.
     pub fn to_json(&self) -> String {
         // JSON can express every value here: text, numbers and lists of them.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// The GPU at this address.
+    /// Returns the GPU at this address.
     pub fn gpu(&self, address: PciAddress) -> Option<&NvmlGpu> {
         self.gpus.iter().find(|gpu| gpu.address == Some(address))
     }
 }
 
 impl NvmlGpu {
-    /// How many NVLinks are up; `None` if the library does not tell.
+    /// Returns the number of NVLinks that are up; `None` if the library does not report them.
     pub fn active_nvlinks(&self) -> Option<u32> {
         let links = self.nvlinks.as_ref()?;
         let count = links.iter().filter(|link| link.is_active == Some(true)).count();
         u32::try_from(count).ok()
     }
 
-    /// Whether the driver lets it use the memory of the GPU at `address` over NVLink.
+    /// Whether the driver lets this GPU use the memory of the GPU at `address` over NVLink.
     pub fn reaches(&self, address: PciAddress) -> Option<bool> {
         let access = self.nvlink_access.iter().find(|access| access.address == address)?;
         Some(access.is_possible)

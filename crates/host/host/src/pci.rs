@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::sysroot::short;
 
-/// `domain:bus:device.function`, such as `0000:8a:00.0`.
+/// Address on the PCI bus: `domain:bus:device.function`, such as `0000:8a:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     /// Four or more hexadecimal digits; above 0xffff only on some cloud machines.
@@ -20,7 +20,7 @@ pub struct PciAddress {
     pub function: u8,
 }
 
-/// A text that is no PCI address.
+/// The text is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a PCI address like 0000:8a:00.0")]
 pub struct BadPciAddress(String);
@@ -35,7 +35,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = BadPciAddress;
 
-    /// Reads `0000:8a:00.0` or, with domain 0, `8a:00.0`; in either case of letters.
+    /// Parses `0000:8a:00.0` or, with domain 0, `8a:00.0`; upper and lower case.
     fn from_str(text: &str) -> Result<Self, BadPciAddress> {
         parse(text).ok_or_else(|| BadPciAddress(short(text)))
     }
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Option<PciAddress> {
 }
 
 fn hex(digits: &str, lengths: std::ops::RangeInclusive<usize>) -> Option<u32> {
-    // `from_str_radix` would also take a sign.
+    // `from_str_radix` also accepts a sign.
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_hex || !lengths.contains(&digits.len()) {
         return None;

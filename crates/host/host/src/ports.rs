@@ -6,9 +6,9 @@ use crate::values::Values;
 
 const FOLDER: &str = "/sys/class/net";
 
-/// The interfaces that belong to PCI functions. A function has several if it has several ports, or
-/// if it switches packets for virtual functions: then each of these has a representor beside the
-/// function's own interface, the uplink.
+/// Interfaces that belong to PCI functions. A function has several if it has several ports, or if it switches packets
+/// for virtual functions. In that case each virtual function has a representor, next to the function's own interface,
+/// the uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     list: Vec<Port>,
@@ -22,7 +22,7 @@ struct Port {
 }
 
 impl Ports {
-    /// Reads `/sys/class/net` below the root. Interfaces whose device can't be found are left out.
+    /// Reads `/sys/class/net` below the root. Leaves out interfaces whose device can't be found.
     pub fn read(root: &Sysroot) -> Self {
         Self::gather(&Values::of(root))
     }
@@ -39,9 +39,8 @@ impl Ports {
         Self { list: values.names(FOLDER).into_iter().filter_map(port).collect() }
     }
 
-    /// The interfaces that a vector of a function serves, by the driver's name for it: the port
-    /// that the name mentions, or all ports. Representors have no vectors of their own, unless no
-    /// uplink is in this network namespace.
+    /// Returns the interfaces that a vector of a function serves, by the driver's name for the vector: the port that
+    /// the name mentions, or all ports. Representors have no vectors, unless no uplink is in this network namespace.
     pub fn served(&self, function: PciAddress, action: &str) -> Vec<&str> {
         let own: Vec<&Port> = self.of(function).filter(|port| !port.is_representor).collect();
         let own = if own.is_empty() { self.of(function).collect() } else { own };
@@ -53,7 +52,7 @@ impl Ports {
         }
     }
 
-    /// The interfaces whose queues carry the packets of a representor; none for other interfaces.
+    /// Returns the interfaces whose queues carry the packets of a representor; none for other interfaces.
     pub fn uplinks(&self, name: &str) -> Vec<&str> {
         let representor = self.list.iter().find(|port| port.name == name && port.is_representor);
         let uplinks = representor.into_iter().flat_map(|port| self.of(port.function));
@@ -65,8 +64,8 @@ impl Ports {
     }
 }
 
-/// The PCI function of an interface. The device of a virtio interface is a child of it. The
-/// interrupts of a USB controller serve many devices, so an interface on USB has no function.
+/// Returns the PCI function of an interface. The device of a virtio interface is a child of the function. An interface
+/// on USB has no function, because the interrupts of a USB controller serve many devices.
 fn function_of(root: &Sysroot, name: &str) -> Option<PciAddress> {
     let path = root.resolve(format!("{FOLDER}/{name}/device"))?;
     if path.iter().filter_map(|part| part.to_str()).any(|part| part.starts_with("usb")) {
@@ -75,7 +74,7 @@ fn function_of(root: &Sysroot, name: &str) -> Option<PciAddress> {
     path.iter().rev().filter_map(|part| part.to_str()?.parse().ok()).next()
 }
 
-/// Whether `phys_port_name` is that of a representor: `pf0vf3`, `c1pf0sf88` (`p0` is an uplink).
+/// Whether `phys_port_name` belongs to a representor: `pf0vf3`, `c1pf0sf88` (`p0` is an uplink).
 fn is_switched(port_name: &str) -> bool {
     let rest = port_name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = |text: &str| {
@@ -86,7 +85,7 @@ fn is_switched(port_name: &str) -> bool {
         && rest.strip_suffix("vf").or_else(|| rest.strip_suffix("sf")).is_some_and(number)
 }
 
-/// As [`is_switched`], where the copy of a machine lacks `phys_port_name`: udev names a representor
+/// Whether the name is that of a representor, for copies of machines without `phys_port_name`: udev names a representor
 /// after its uplink, `enp65s0f0r2` or `eth0pf0vf2`.
 fn is_representor_by_name(name: &str) -> bool {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -95,7 +94,7 @@ fn is_representor_by_name(name: &str) -> bool {
     is_switched(name) || stem.len() < name.len() && stem.strip_suffix('r').is_some_and(after_number)
 }
 
-/// Whether a text has a name as a word of its own: `ice-eth1-TxRx-0` has `eth1`, and not `eth`.
+/// Whether a text contains a name as a separate word: `ice-eth1-TxRx-0` contains `eth1`, but not `eth`.
 fn mentions(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let is_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);

@@ -4,8 +4,9 @@ use rustix::process::geteuid;
 
 use crate::Sysroot;
 
-/// The name of a process, if it is root's or the calling user's, and not of another user who runs a set-user-ID program. Any user may call a process whatever it likes, so the
-/// name alone says nothing of a program that belongs to the system. Copies of machines have names only.
+/// Returns the name of a process whose real and effective user are root or the calling user. Other processes don't
+/// count: any user may give a process any name, and may run a set-user-ID program. In a copy of a machine that has only
+/// names, every name counts.
 pub fn system_program(root: &Sysroot, pid: u32) -> Option<String> {
     let name = root.read(format!("/proc/{pid}/comm")).ok()?;
     let is_trusted = |user: &u32| [0, geteuid().as_raw()].contains(user);
@@ -16,7 +17,7 @@ pub fn system_program(root: &Sysroot, pid: u32) -> Option<String> {
     is_trusted.then_some(name)
 }
 
-/// The real and the effective user, the first of a line of four.
+/// Returns the real and the effective user, which are the first two of four.
 fn users(status: &str) -> Option<[u32; 2]> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     let mut users = line.split_whitespace().map(str::parse);

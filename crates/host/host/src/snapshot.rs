@@ -1,8 +1,7 @@
-//! An archive of what the readers here read, without what tells one machine from another.
+//! Snapshots: archives of the files that this crate reads, without details that identify a machine.
 //!
-//! Only files of a fixed list go in. The archive zeroes hardware addresses and replaces IP
-//! addresses and names of control groups. None of its files holds host names, serial numbers, UUIDs
-//! or keys.
+//! Only files of a fixed list go in. The archive zeroes hardware addresses and replaces IP addresses and names of
+//! control groups. It contains no host names, serial numbers, UUIDs or keys.
 
 mod redact;
 
@@ -15,7 +14,7 @@ use crate::programs::system_program;
 use crate::sysroot::{ReadError, Sysroot};
 use crate::topology::Cpus;
 
-/// Files, with `*` for any name in a folder. What a machine does not have is left out.
+/// Files to add, with `*` for any name in a folder. Files that a machine lacks are left out.
 const FILES: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/driver/nvidia/gpus/*/information",
@@ -82,7 +81,7 @@ const FILES: &[&str] = &[
     "/sys/kernel/mm/transparent_hugepage/enabled",
 ];
 
-/// Of each device on the PCI bus, relative to its folder.
+/// Files of each device on the PCI bus, relative to its folder.
 const PCI_FILES: &[&str] = &[
     "class",
     "config",
@@ -103,7 +102,7 @@ const PCI_FILES: &[&str] = &[
     "vendor",
 ];
 
-/// Of each network interface, relative to its folder.
+/// Files of each network interface, relative to its folder.
 const NET_FILES: &[&str] = &[
     "address",
     "carrier",
@@ -128,36 +127,35 @@ const NET_FILES: &[&str] = &[
     "uevent",
 ];
 
-/// Words in the name of a file that keep it out, whatever the lists say.
+/// Words in a file's name that keep the file out, even if a list has it.
 const SECRET: &[&str] = &["key", "secret", "uuid", "serial"];
 
-/// Programs whose presence matters; the names of all others are nobody's business.
+/// Programs whose presence matters; the names of all others stay private.
 const PROGRAMS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
 
-/// Of each control group.
+/// Files of each control group.
 const GROUP_FILES: &[&str] = &["cpu.max", "cpu.stat"];
 
-/// Answers that only a running machine gives, beside its files. Each goes in as a file of its own.
+/// Answers that only a running machine gives, besides its files. Each is added as a separate file.
 #[derive(Clone, Debug, Default)]
 pub struct Answers<'a> {
-    /// NVML's report; its UUIDs are taken out. A report in a copy of a machine goes in without
-    /// this.
+    /// NVML's report; its UUIDs are removed. A report in a copy of a machine is added without this.
     pub nvml: Option<&'a NvmlReport>,
-    /// Other files by their path in the copy, such as `/polyrail/probes.json`. Whoever makes them
-    /// takes out what tells one machine from another.
+    /// Other files by their path in the copy, such as `/polyrail/probes.json`. The caller removes details that identify
+    /// a machine.
     pub files: Vec<(&'a str, String)>,
 }
 
-/// What went into an archive.
+/// Content of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotSummary {
     pub files: usize,
     pub links: usize,
-    /// Their content in bytes.
+    /// Total size of the files, in bytes.
     pub bytes: u64,
 }
 
-/// A snapshot that could not be written or opened.
+/// Error while writing or opening a snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -174,15 +172,15 @@ pub enum SnapshotError {
         path.display()
     )]
     Open {
-        /// The path as given.
+        /// Path as given.
         path: PathBuf,
-        /// The system's answer, or that of the reader of archives.
+        /// Error of the system or of the archive reader.
         source: io::Error,
     },
 }
 
 impl SnapshotError {
-    /// What can be done about it, where that is known.
+    /// Returns a suggestion on how to resolve the error, if there is one.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Read(error) => error.help(),
@@ -198,11 +196,11 @@ impl SnapshotError {
 
 /// Writes the machine's files below a folder `name` into a tar archive.
 ///
-/// `lstopo -i` of hwloc opens the unpacked folder; [`open`] opens both.
+/// hwloc's `lstopo -i` opens the unpacked folder; [`open`] opens both.
 ///
 /// # Errors
-/// [`SnapshotError::Write`], or [`SnapshotError::Read`] if this is not a machine's tree. Files that
-/// this process may not read are left out.
+/// [`SnapshotError::Write`], or [`SnapshotError::Read`] if the root is not the tree of a machine. Files that this
+/// process may not read are left out.
 pub fn write(
     root: &Sysroot,
     name: &str,
@@ -233,7 +231,7 @@ pub fn write(
     Ok(archive.summary)
 }
 
-/// A folder with `/proc` and `/sys`, or an archive of [`write()`], which is read into memory.
+/// Opens a folder with `/proc` and `/sys`, or an archive of [`write()`], which is read into memory.
 ///
 /// # Errors
 /// [`SnapshotError::Open`].
@@ -252,7 +250,7 @@ struct Archive<'a, W: Write> {
     name: &'a str,
     tar: tar::Builder<W>,
     summary: SnapshotSummary,
-    /// A device is reached by several links.
+    /// Paths added so far; several links lead to one device.
     done: std::collections::HashSet<String>,
 }
 
@@ -273,7 +271,7 @@ impl<W: Write> Archive<'_, W> {
             let Some(folder) = self.link(&format!("/sys/class/net/{name}"))? else { continue };
             if let Some(device) = self.link(&format!("{folder}/device"))? {
                 self.link(&format!("{device}/driver"))?;
-                // The device need not be on the PCI bus: those of Hyper-V and Xen have one of their own.
+                // The device need not be on the PCI bus: Hyper-V and Xen have their own buses.
                 self.file(&format!("{device}/numa_node"))?;
             }
             for file in NET_FILES {
@@ -290,7 +288,7 @@ impl<W: Write> Archive<'_, W> {
         self.groups()
     }
 
-    /// The listed programs that run, and one entry to show that processes are visible.
+    /// Adds the listed programs that run, and one entry to show that processes are visible.
     fn programs(&mut self) -> io::Result<()> {
         for pid in self.names("/proc") {
             let Ok(number) = pid.parse() else { continue };
@@ -305,7 +303,8 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
-    /// The control groups of this process. Their names may name users, jobs and containers.
+    /// Adds the control groups of this process under other names: the real names may contain users, jobs and
+    /// containers.
     fn groups(&mut self) -> io::Result<()> {
         let Ok(text) = self.root.read("/proc/self/cgroup") else { return Ok(()) };
         let bases = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -374,7 +373,7 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
-    /// Adds a link as it is, and answers where it leads: below the root, as always.
+    /// Adds a link unchanged if it is relative. Returns the path below the root where it leads.
     fn link(&mut self, path: &str) -> io::Result<Option<String>> {
         let Some(target) = self.root.link(path) else { return Ok(None) };
         let resolved = self.root.resolve(path);

@@ -1,4 +1,4 @@
-//! The root of the file tree that is read: this machine's, or a copy of another's.
+//! The root of the file tree to read: this machine's, or a copy of another's.
 
 pub(crate) mod tree;
 
@@ -11,35 +11,35 @@ use std::sync::Arc;
 use polyrail_sys::files::Below;
 use tree::Tree;
 
-/// Files of `/proc` and `/sys` are short; anything longer comes from elsewhere.
+/// Longest file to read, in bytes. Files of `/proc` and `/sys` are short; longer ones are not the kernel's.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
-/// The numbers of `/dev/null`.
+/// Device number of `/dev/null`.
 const NULL_DEVICE: u64 = 0x103;
 
-/// Where `/proc` and `/sys` are looked for. Cheap to clone, and safe to share between threads.
+/// Location of `/proc` and `/sys`. Cheap to clone, and safe to share between threads.
 #[derive(Clone, Debug)]
 pub struct Sysroot {
     root: PathBuf,
-    /// The files of an archive, held in memory.
+    /// Files of an archive, held in memory.
     archive: Option<Arc<Tree>>,
 }
 
-/// A file or folder that cannot be read, or does not say what it should.
+/// A file or folder can't be read, or has unexpected content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     #[error("{} can't be read: {source}", path.display())]
     Io {
-        /// The path with the root in front.
+        /// Path with the root in front.
         path: PathBuf,
         source: io::Error,
     },
-    /// The content is not what the kernel writes there.
+    /// The content is not in the kernel's format.
     #[error("{} {fault}", path.display())]
     Content {
-        /// The path with the root in front.
+        /// Path with the root in front.
         path: PathBuf,
-        /// A phrase that follows the path.
+        /// Phrase that follows the path.
         fault: String,
     },
 }
@@ -51,36 +51,36 @@ impl Default for Sysroot {
 }
 
 impl Sysroot {
-    /// The machine that the program runs on.
+    /// Returns the root of the machine that the program runs on.
     pub fn live() -> Self {
         Self::at("/")
     }
 
-    /// A folder that holds copies of `/proc` and `/sys`. Whether it does is not checked.
+    /// Uses a folder that holds copies of `/proc` and `/sys`. This is not verified.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { root: folder.into(), archive: None }
     }
 
-    /// The files of an archive, which is read once, into memory. `path` names it in messages.
+    /// Reads the files of an archive once, into memory. `path` names the archive in messages.
     ///
     /// # Errors
-    /// As the archive's reader says, or if it is no copy of a machine.
+    /// Those of the archive reader, or if the archive is not a copy of a machine.
     pub(crate) fn in_archive(path: &Path, archive: impl io::Read) -> io::Result<Self> {
         Ok(Self { root: path.to_owned(), archive: Some(Arc::new(Tree::read(archive)?)) })
     }
 
-    /// Whether this is the running machine, where sockets and system calls work, too.
+    /// Whether this is the running machine, where sockets and system calls also work.
     pub fn is_live(&self) -> bool {
         self.archive.is_none() && self.root == Path::new("/")
     }
 
-    /// The folder or archive that stands for `/`.
+    /// Returns the folder or archive that stands for `/`.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The path of `absolute`, like `/proc/stat`, for messages. It can be opened only if the root
-    /// is a folder: see [`Self::on_disk`]. `..` in it never leads out of the root.
+    /// Returns the path of `absolute`, such as `/proc/stat`, for messages. It can be opened only if the root is a
+    /// folder: see [`Self::on_disk`]. `..` in it never leads out of the root.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let mut path = self.root.clone();
         for component in absolute.as_ref().components() {
@@ -91,12 +91,11 @@ impl Sysroot {
         path
     }
 
-    /// A path of `absolute` that can be opened if something is there. For an archive, the first
-    /// call writes all files to a temporary folder, which lives as long as the last clone of the
-    /// root.
+    /// Returns a path of `absolute` that can be opened if something is there. For an archive, the first call writes all
+    /// files to a temporary folder, which lives until the last clone of the root is dropped.
     ///
     /// # Errors
-    /// As the system says, when that folder can't be made.
+    /// Those of the system, when that folder can't be made.
     pub fn on_disk(&self, absolute: impl AsRef<Path>) -> io::Result<PathBuf> {
         match &self.archive {
             None => Ok(self.path(absolute)),
@@ -104,10 +103,11 @@ impl Sysroot {
         }
     }
 
-    /// Opens a file to read. In a copy, links lead to places in the copy, and a pipe is refused, which would be waited for.
+    /// Opens a file to read. In a copy, links lead to places in the copy. A pipe is refused, because opening it could
+    /// block.
     ///
     /// # Errors
-    /// Of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
+    /// Those of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
     pub fn open(&self, absolute: impl AsRef<Path>) -> io::Result<fs::File> {
         match &self.archive {
             None if self.is_live() => open_live(&self.path(absolute)),
@@ -120,7 +120,7 @@ impl Sysroot {
         Below::find(&self.root, absolute.as_ref())
     }
 
-    /// Whether there is something at `absolute`.
+    /// Whether anything exists at `absolute`.
     pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
         match &self.archive {
             None if self.is_live() => self.path(absolute).exists(),
@@ -138,7 +138,7 @@ impl Sysroot {
         }
     }
 
-    /// Whether the file at `absolute` says by its mode that nobody may write it. Archives don't
+    /// Whether the mode of the file at `absolute` allows no user to write it. `false` in an archive, which does not
     /// record it.
     pub fn is_read_only(&self, absolute: impl AsRef<Path>) -> bool {
         match &self.archive {
@@ -147,11 +147,11 @@ impl Sysroot {
         }
     }
 
-    /// The text of a file, without newlines, spaces and the NULs of some copies at its end. Bytes
-    /// that are no text become U+FFFD, so that the rest of a table stays readable.
+    /// Returns the text of a file, without trailing newlines, spaces and the NULs of some copies. Bytes that are not
+    /// text become U+FFFD, so the rest of a table stays readable.
     ///
     /// # Errors
-    /// [`ReadError`] names the path: not there, not allowed, above 64 MiB.
+    /// [`ReadError`] with the path: missing, not allowed, or above 64 MiB.
     pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, ReadError> {
         let text = match &self.archive {
             None => self.open(&absolute).and_then(read_text),
@@ -165,8 +165,8 @@ impl Sysroot {
         Ok(text)
     }
 
-    /// As [`Self::read`]; `None` if the file is not there or has no value: some files of `/sys`
-    /// answer a read with an error when their device lacks the property.
+    /// Reads like [`Self::read`]; returns `None` if the file is missing or has no value: some files of `/sys` answer a
+    /// read with an error when their device lacks the property.
     ///
     /// # Errors
     /// As [`Self::read`], for every other reason.
@@ -178,11 +178,10 @@ impl Sysroot {
         }
     }
 
-    /// A file's text as a number or anything else that can be parsed; `None` as in
-    /// [`Self::read_optional`].
+    /// Returns a file's text as a number or another type that can be parsed; `None` as in [`Self::read_optional`].
     ///
     /// # Errors
-    /// As [`Self::read`], and [`ReadError::Content`] if it does not parse.
+    /// As [`Self::read`], and [`ReadError::Content`] if the text does not parse.
     pub fn read_parsed<T: std::str::FromStr>(
         &self,
         absolute: impl AsRef<Path>,
@@ -195,10 +194,10 @@ impl Sysroot {
         }
     }
 
-    /// The names in a folder, sorted so that numbers in them count: `cpu2` before `cpu10`.
+    /// Returns the names in a folder, sorted with numbers by value: `cpu2` before `cpu10`.
     ///
     /// # Errors
-    /// [`ReadError`] names the path. Names that are not text are left out: the kernel makes none.
+    /// [`ReadError`] with the path. Names that are not text are left out: the kernel makes none.
     pub fn list(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, ReadError> {
         let names = match &self.archive {
             None if self.is_live() => names_on_disk(&self.path(&absolute)),
@@ -211,7 +210,7 @@ impl Sysroot {
         Ok(names)
     }
 
-    /// As [`Self::list`]; empty if the folder is not there.
+    /// Lists like [`Self::list`]; empty if the folder is missing.
     ///
     /// # Errors
     /// As [`Self::list`], for every other reason.
@@ -222,9 +221,8 @@ impl Sysroot {
         }
     }
 
-    /// Follows all links and answers with a path below the root, such as
-    /// `/sys/devices/pci0000:00/0000:00:03.0` for `/sys/class/net/eth0/device`; `None` if it leads
-    /// nowhere. In a copy, no link leads out of the root.
+    /// Follows all links and returns a path below the root, such as `/sys/devices/pci0000:00/0000:00:03.0` for
+    /// `/sys/class/net/eth0/device`; `None` if it leads nowhere. In a copy, no link leads out of the root.
     pub fn resolve(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         if let Some(archive) = &self.archive {
             return archive.resolve(absolute.as_ref());
@@ -235,13 +233,12 @@ impl Sysroot {
         }
     }
 
-    /// The last part of where a link points, such as `gve` for `device/driver`. The target itself
-    /// need not be there.
+    /// Returns the last part of a link's target, such as `gve` for `device/driver`. The target itself may be missing.
     pub fn link_name(&self, absolute: impl AsRef<Path>) -> Option<String> {
         Some(self.link(absolute)?.file_name()?.to_str()?.to_owned())
     }
 
-    /// What a link says; `None` if it is none.
+    /// Returns the target of a link; `None` if it is not a link.
     pub(crate) fn link(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         match &self.archive {
             None if self.is_live() => fs::read_link(self.path(absolute)).ok(),
@@ -250,7 +247,7 @@ impl Sysroot {
         }
     }
 
-    /// The content of a file that is no link; `None` if it is something else or can't be read.
+    /// Returns the content of a file that is not a link; `None` for anything else, or if it can't be read.
     pub(crate) fn content_of_file(&self, absolute: impl AsRef<Path>) -> Option<Vec<u8>> {
         match &self.archive {
             None if self.is_live() => {
@@ -273,15 +270,15 @@ impl Sysroot {
         }
     }
 
-    /// The name that the kernel gave to this boot of the machine.
+    /// Returns the name that the kernel gave to this boot of the machine.
     ///
     /// # Errors
-    /// As [`Self::read`]; copies of a machine need not tell.
+    /// As [`Self::read`]; copies of a machine may lack the file.
     pub fn boot_id(&self) -> Result<String, ReadError> {
         self.read("/proc/sys/kernel/random/boot_id")
     }
 
-    /// The machine's name.
+    /// Returns the machine's name.
     ///
     /// # Errors
     /// As [`Self::boot_id`].
@@ -289,7 +286,7 @@ impl Sysroot {
         self.read("/proc/sys/kernel/hostname")
     }
 
-    /// The kernel's release.
+    /// Returns the kernel's release.
     ///
     /// # Errors
     /// As [`Self::boot_id`].
@@ -297,31 +294,31 @@ impl Sysroot {
         self.read("/proc/sys/kernel/osrelease")
     }
 
-    /// An error about what a file says; `fault` is a phrase that follows its path.
+    /// Creates an error about the content of a file; `fault` is a phrase that follows its path.
     pub fn content(&self, absolute: impl AsRef<Path>, fault: impl Into<String>) -> ReadError {
         ReadError::Content { path: self.path(absolute), fault: fault.into() }
     }
 }
 
 impl ReadError {
-    /// Whether the file or folder is simply not there.
+    /// Whether the file or folder does not exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Io { source, .. } if is_absent(source))
     }
 
-    /// Whether a right is missing.
+    /// Whether this process lacks the right to read it.
     pub fn is_permission(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
     }
 
-    /// The path with the root in front.
+    /// Returns the path with the root in front.
     pub fn path(&self) -> &Path {
         match self {
             Self::Io { path, .. } | Self::Content { path, .. } => path,
         }
     }
 
-    /// What can be done about it, where that is known.
+    /// Returns a suggestion on how to resolve the error, if there is one.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -337,14 +334,14 @@ impl ReadError {
     }
 }
 
-/// Text that is safe to put into a message: at most 40 characters, none of them control.
+/// Makes a text safe to put into a message: at most 40 characters, without control characters.
 pub(crate) fn short(text: &str) -> String {
     polyrail_config::shortened(text.trim(), 40)
 }
 
 fn read_text(file: fs::File) -> io::Result<String> {
     let mut bytes = Vec::new();
-    // /proc and /sys state wrong sizes, so limit the bytes read.
+    // /proc and /sys report wrong sizes, so limit the bytes read.
     let mut limited = file.take(LONGEST_FILE_BYTES + 1);
     limited.read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST_FILE_BYTES {
@@ -358,10 +355,10 @@ fn text_of(bytes: Vec<u8>) -> String {
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Opens a file of this machine to read.
+/// Opens a file of this machine for reading.
 ///
 /// # Errors
-/// Of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
+/// Those of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
 fn open_live(path: &Path) -> io::Result<fs::File> {
     use std::os::unix::fs::MetadataExt;
     let found = fs::metadata(path)?;
@@ -373,7 +370,7 @@ fn open_live(path: &Path) -> io::Result<fs::File> {
     Err(io::Error::new(io::ErrorKind::InvalidData, fault))
 }
 
-/// Names that are not text are left out.
+/// Lists the names in a folder, except those that are not text.
 fn names_on_disk(folder: &Path) -> io::Result<Vec<String>> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
     Ok(only_text(names.collect::<io::Result<Vec<_>>>()?))
@@ -385,13 +382,13 @@ fn only_text(names: Vec<OsString>) -> Vec<String> {
 
 fn is_absent(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, NotADirectory, NotFound, Unsupported};
-    // `speed` of a network interface that is down answers EINVAL; others answer EOPNOTSUPP, and
-    // devices that go away while they are read answer ENODEV (19) or ENXIO (6).
+    // `speed` of a network interface that is down gives EINVAL; other files give EOPNOTSUPP. Devices that go away
+    // during the read give ENODEV (19) or ENXIO (6).
     matches!(error.kind(), NotFound | NotADirectory | InvalidInput | Unsupported)
         || matches!(error.raw_os_error(), Some(6 | 19))
 }
 
-/// Text and numbers by turns, so that sorting compares the numbers by value.
+/// Splits a name into pairs of text and number, so that sorting compares the numbers by value.
 fn natural_key(name: &str) -> Vec<(String, u64)> {
     let mut key = Vec::new();
     let mut rest = name;
@@ -464,7 +461,7 @@ mod tests {
         assert!(!root.is_folder("/sys/class/out") && root.open("/sys/class/file").is_err());
         assert_eq!(root.content_of_file("/sys/class/file"), None);
         assert_eq!(root.resolve("/sys/class/out"), None);
-        // An absolute link means the root of the copy.
+        // An absolute link starts at the root of the copy.
         assert_eq!(root.resolve("/sys/class/root/sys/class"), Some(PathBuf::from("/sys/class")));
         assert_eq!(root.list("/sys/class/root").unwrap(), ["sys"]);
     }

@@ -1,4 +1,4 @@
-//! The machine: CPUs, NUMA nodes, caches, network interfaces and GPUs, and how far they are apart.
+//! The machine: CPUs, NUMA nodes, caches, network interfaces and GPUs, and the distances between them.
 
 mod cpus;
 mod devices;
@@ -26,48 +26,47 @@ use crate::ports::Ports;
 use crate::sysroot::{ReadError, Sysroot};
 use crate::values::Values;
 
-/// What was found. Anything that the machine does not tell is `None`, never a guess.
+/// The machine as found. A fact that the machine does not report is `None`, never a guess.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Topology {
     pub cpus: Cpus,
-    /// The NUMA nodes in order of their numbers, which may have holes; empty if the kernel was built
-    /// without them.
+    /// NUMA nodes in order of their numbers, which may have holes; empty if the kernel was built without them.
     pub nodes: Vec<Node>,
     /// Network interfaces that belong to a device, by name.
     pub nics: Vec<Nic>,
     /// Network interfaces without a device: loopback, bridges, veth and so on.
     pub virtual_interfaces: Vec<String>,
-    /// GPUs and other accelerators in the order of their PCI addresses; so CUDA numbers them with
+    /// GPUs and other accelerators in the order of their PCI addresses, which is CUDA's order with
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     pub gpus: Vec<Gpu>,
-    /// What NVML tells about the machine; `None` if it was not asked.
+    /// NVML's answers about the machine; `None` if NVML was not queried.
     pub nvml: Option<NvmlSystem>,
-    /// The CPUs that this process may use; `None` unless the machine is the running one.
+    /// CPUs that this process may use; `None` unless the machine is the running one.
     pub allowed_cpus: Option<CpuSet>,
-    /// What the machine does not tell, and the consequence, one sentence each.
+    /// Facts that the machine does not report, and the consequence, one sentence each.
     pub unknown: Vec<String>,
-    /// Values that are damaged or can't be read, in one line, which [`Self::unknown`] has as well.
+    /// Values that are damaged or can't be read, in one line, which is also in [`Self::unknown`].
     #[serde(skip)]
     pub unread: Option<String>,
-    /// Which interface carries the packets of which.
+    /// Interfaces above other interfaces.
     #[serde(skip)]
     pub(crate) layers: Layers,
 }
 
 impl Topology {
-    /// An interface without a device, such as one of [`virtual_interfaces`](Self::virtual_interfaces).
+    /// Reads an interface without a device, such as one of [`virtual_interfaces`](Self::virtual_interfaces).
     pub fn read_virtual(root: &Sysroot, name: &str) -> Nic {
         nics::read_virtual(&Values::of(root), name)
     }
 
     /// Reads everything that is in files. Takes some milliseconds on a large machine.
     ///
-    /// Does not ask the running machine's NVML, which may take seconds, but reads the NVML report
-    /// of a snapshot. See [`Topology::add_nvml`].
+    /// Does not query the running machine's NVML, which may take seconds, but reads the NVML report of a snapshot. See
+    /// [`Topology::add_nvml`].
     ///
     /// # Errors
-    /// [`ReadError`] if no CPUs can be found. Any other value that is missing, damaged or can't be
-    /// read is `None` in the result; [`Self::unread`] lists those that are damaged.
+    /// [`ReadError`] if no CPUs can be found. Any other value that is missing, damaged or can't be read is `None` in
+    /// the result; [`Self::unread`] lists those that are damaged.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
         let values = Values::of(root);
         let cpus = Cpus::read(&values)?;
@@ -108,18 +107,18 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The interface with exactly this name.
+    /// Returns the interface with exactly this name.
     pub fn nic(&self, name: &str) -> Option<&Nic> {
         self.nics.iter().find(|nic| nic.name == name)
     }
 
-    /// The node of this number.
+    /// Returns the node of this number.
     pub fn node(&self, id: u32) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// The CPUs near a device of this node: those of [`Self::node_with_cpus`], or all that are online
-    /// when there is nothing to choose; `None` if the node is unknown and there are several.
+    /// Returns the CPUs near a device of this node: those of [`Self::node_with_cpus`], or all online CPUs if at most
+    /// one node has CPUs; `None` if the node is unknown and there are several.
     pub fn cpus_near(&self, node: Option<u32>) -> Option<CpuSet> {
         match self.node_with_cpus(node) {
             Some(node) => Some(self.online_of(node)),
@@ -128,8 +127,8 @@ impl Topology {
         }
     }
 
-    /// The node whose CPUs serve a device of this node: the node itself, or the nearest one if it
-    /// has none that are online, as nodes of memory alone. `None` if the machine does not tell.
+    /// Returns the node whose CPUs serve a device of this node: the node itself or, if none of its CPUs is online, as
+    /// on memory-only nodes, the nearest other node. `None` if the machine does not report it.
     pub fn node_with_cpus(&self, node: Option<u32>) -> Option<&Node> {
         let own = self.node(node?)?;
         if !self.online_of(own).is_empty() {
@@ -141,8 +140,8 @@ impl Topology {
         known.min_by_key(|(far, node)| (*far, node.id)).map(|(_, node)| node)
     }
 
-    /// Whether CPUs are those of a node. `None` if some of them are, if the node has no CPUs, or if
-    /// it is unknown.
+    /// Returns whether all CPUs belong to a node. `None` if only some of them do, if the set or the node has no CPUs,
+    /// or if the node is unknown.
     pub fn is_on_node(&self, node: Option<u32>, cpus: &CpuSet) -> Option<bool> {
         let own = &self.node(node?)?.cpus;
         match (own.is_empty() || cpus.is_empty(), cpus.is_subset(own), cpus.intersects(own)) {
@@ -156,7 +155,7 @@ impl Topology {
         node.cpus.intersection(&self.cpus.online)
     }
 
-    /// The CPUs that threads can be put on: online, and allowed to this process if that is known.
+    /// Returns the CPUs that threads can be bound to: online, and allowed to this process if that is known.
     pub fn usable_cpus(&self) -> CpuSet {
         match &self.allowed_cpus {
             Some(allowed) => self.cpus.online.intersection(allowed),
@@ -164,12 +163,12 @@ impl Topology {
         }
     }
 
-    /// How many nodes have CPUs of their own.
+    /// Returns the number of nodes that have CPUs.
     pub fn nodes_with_cpus(&self) -> usize {
         self.nodes.iter().filter(|node| !node.cpus.is_empty()).count()
     }
 
-    /// The NCCL topology file: `<system>` with CPUs, switches, GPUs and interfaces.
+    /// Returns the NCCL topology file: `<system>` with CPUs, switches, GPUs and interfaces.
     pub fn nccl_xml(&self) -> String {
         nccl::xml(self)
     }

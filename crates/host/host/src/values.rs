@@ -1,4 +1,4 @@
-//! Values of files: an odd one is unknown, and never the end of a tool.
+//! Values of files: an invalid one counts as unknown, and never stops a tool.
 
 use std::cell::RefCell;
 use std::str::FromStr;
@@ -6,11 +6,12 @@ use std::str::FromStr;
 use crate::cpuset::CpuSet;
 use crate::sysroot::{ReadError, Sysroot, short};
 
-/// How many odd values one line lists.
+/// Most invalid values that one line lists.
 const LISTED: usize = 4;
 
-/// Reads the values of devices. A value that is empty, damaged or can't be read is `None`, and its
-/// path is kept for [`Values::unread`]. A file that is not there is `None` as well, without a word.
+/// Reads the values of devices. A value that is damaged or can't be read is `None`, and its path is kept for
+/// [`Values::unread`]. A file that is missing, or that is empty when [`Values::parsed`] reads it, is also `None`, but
+/// its path is not kept.
 #[derive(Debug)]
 pub struct Values<'a> {
     root: &'a Sysroot,
@@ -18,23 +19,23 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// A reader of the files below `root`.
+    /// Creates a reader of the files below `root`.
     pub fn of(root: &'a Sysroot) -> Self {
         Self { root, odd: RefCell::default() }
     }
 
-    /// The files that are read.
+    /// Returns the root of the files.
     pub fn root(&self) -> &'a Sysroot {
         self.root
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     pub fn text(&self, path: impl AsRef<str>) -> Option<String> {
         self.keep(self.root.read_optional(path.as_ref())).flatten()
     }
 
-    /// A number, or anything else that can be parsed. Copies of `/sys` have empty files where the
-    /// kernel answered with an error, so an empty file has no value.
+    /// Returns a number, or another type that can be parsed. Copies of `/sys` have empty files where the kernel
+    /// answered with an error, so an empty file has no value.
     pub fn parsed<T: FromStr>(&self, path: impl AsRef<str>) -> Option<T> {
         let text = self.text(path.as_ref()).filter(|text| !text.is_empty())?;
         let value = text.trim().parse();
@@ -43,24 +44,24 @@ impl<'a> Values<'a> {
         }))
     }
 
-    /// A list of CPUs.
+    /// Returns a list of CPUs.
     pub fn cpus(&self, path: impl AsRef<str>) -> Option<CpuSet> {
         let set = CpuSet::parse_list(&self.text(path.as_ref())?);
         self.keep(set.map_err(|error| self.root.content(path.as_ref(), error.to_string())))
     }
 
-    /// The names in a folder.
+    /// Returns the names in a folder.
     pub fn names(&self, path: impl AsRef<str>) -> Vec<String> {
         self.keep(self.root.list_optional(path.as_ref())).unwrap_or_default()
     }
 
-    /// The value of a result; keeps the error for [`Self::unread`].
+    /// Returns the value of a result; keeps the error for [`Self::unread`].
     pub fn keep<T>(&self, result: Result<T, ReadError>) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
             Err(error) => error.to_string(),
         };
-        // A copy and its machine have the same paths.
+        // Drop the root, so that a copy and its machine give the same paths.
         let folder = self.root.root().display().to_string();
         let path = error.strip_prefix(folder.trim_end_matches('/')).unwrap_or(&error).to_owned();
         let mut odd = self.odd.borrow_mut();
@@ -70,7 +71,7 @@ impl<'a> Values<'a> {
         None
     }
 
-    /// One line about the values that could not be read; `None` if there are none.
+    /// Returns one line about the values that could not be read; `None` if there are none.
     pub fn unread(&self) -> Option<String> {
         let odd = self.odd.borrow();
         let mut line = odd.iter().take(LISTED).cloned().collect::<Vec<_>>().join("; ");

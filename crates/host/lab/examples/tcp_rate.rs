@@ -1,8 +1,9 @@
-//! What plain TCP makes of a shaped rail: `tcp_rate RATE QUEUE_MS SECONDS [CONGESTION…]`.
+//! Measures the payload rate of plain TCP on a shaped rail: `tcp_rate RATE QUEUE_MS SECONDS
+//! [CONGESTION…]`.
 //!
-//! Builds a lab of one rail, runs a single stream from a to b with each congestion control in
-//! turn, and prints the payload rate and its share of the rail's speed. Run it as root, built
-//! with `--release`:
+//! Builds a lab of one rail, runs a single stream from a to b with one congestion control after the
+//! other, and prints the payload rate and its share of the rail's speed. Run it as root, built with
+//! `--release`:
 //!
 //! ```text
 //! cargo run --release -p polyrail-lab --example tcp_rate -- 1gbit 10 3 cubic bbr
@@ -51,7 +52,7 @@ fn measure(lab: &Lab, congestion: &str, window: Duration) -> Result<f64, Box<dyn
             lab.enter_thread(Side::B).map_err(|error| error.to_string())?;
             let text = |error: std::io::Error| error.to_string();
             let listener = TcpListener::bind(address).map_err(text)?;
-            // The other end may be gone after an error of its own.
+            // The sender may have failed and stopped waiting.
             let _ = ready.send(());
             let (mut stream, _) = listener.accept().map_err(text)?;
             let mut buffer = vec![0; 1 << 20];
@@ -72,7 +73,7 @@ fn measure(lab: &Lab, congestion: &str, window: Duration) -> Result<f64, Box<dyn
             let mut stream = TcpStream::connect(address).map_err(text)?;
             SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes()).map_err(text)?;
             let block = vec![0x5a; 1 << 20];
-            // Ends when the receiver has seen enough and closes.
+            // Ends when the receiver has measured long enough and closes.
             while stream.write_all(&block).is_ok() {}
             Ok(())
         });

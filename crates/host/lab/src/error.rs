@@ -1,25 +1,25 @@
-//! What can go wrong with a lab, whether arguments or machine must change, and what helps.
+//! Errors of a lab: their causes, the side that must change (arguments or machine), and fixes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Why a call on a lab failed.
+/// Reasons why a call on a lab failed.
 ///
-/// The message names the field, the value and the allowed range, or the step
-/// and the system's answer; [`LabError::help`] adds the remedy.
+/// The message names the field, the value and the allowed range, or the step and the system's
+/// answer; [`LabError::help`] adds the fix.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// A value from the outside is not acceptable; nothing was changed.
+    /// A value given by the caller is not acceptable; nothing was changed.
     #[error("{field} `{value}` is not valid; allowed: {allowed}")]
     BadValue {
-        /// The field as the user knows it, such as `rate`.
+        /// The field by the name that users know, such as `rate`.
         field: &'static str,
         /// The value as given.
         value: String,
-        /// What would be accepted.
+        /// The accepted values.
         allowed: String,
     },
     /// The network takes another number of rails.
@@ -28,9 +28,9 @@ pub enum LabError {
         /// The rates as given.
         rails: String,
         network: String,
-        /// The number of rates that it takes.
+        /// The number of rates that the network takes.
         allowed: &'static str,
-        /// What to write instead.
+        /// The text to write instead.
         help: &'static str,
     },
     /// No lab has this name.
@@ -38,7 +38,7 @@ pub enum LabError {
     UnknownLab {
         /// The name as given.
         name: String,
-        /// The names that exist, for people.
+        /// The names that exist, as text for messages.
         known: String,
     },
     /// The rail index or name is not one of this lab's.
@@ -75,7 +75,7 @@ pub enum LabError {
     /// Neither root nor a user namespace may be used.
     #[error("no permission to make network namespaces: {missing}")]
     NotPermitted {
-        /// Which permission is missing.
+        /// The missing permission.
         missing: String,
         grant: String,
     },
@@ -87,7 +87,7 @@ pub enum LabError {
         /// The kernel's build option.
         option: &'static str,
     },
-    /// A thread of a process with several threads cannot join a lab that lives in a user namespace.
+    /// A thread of a process with several threads can't join a lab that lives in a user namespace.
     #[error("thread cannot enter {place} of lab `{name}`: {errno}")]
     ThreadCannotEnter {
         name: String,
@@ -95,28 +95,28 @@ pub enum LabError {
         place: String,
         errno: io::Error,
     },
-    /// Another process has been changing labs for too long.
+    /// Another process held the lock on labs for too long.
     #[error("{lock} is held by another process for more than {waited_s} s")]
     Busy {
         lock: PathBuf,
-        /// How long this call waited, in seconds.
+        /// Time that this call waited, in seconds.
         waited_s: u64,
     },
     /// A system call or netlink request failed.
     #[error("{step} failed: {errno}")]
     System {
-        /// What was being done.
+        /// The step that failed, as a noun phrase.
         step: String,
         errno: io::Error,
     },
-    /// Another process uses the lab for itself.
+    /// Another process has exclusive use of the lab.
     #[error("lab `{name}` is in use by {}", who(*.process))]
     InUse {
         name: String,
-        /// The other one's process id, where this process can see it.
+        /// The id of that process, if it is visible from this process.
         process: Option<i32>,
     },
-    /// Whoever wanted the lab stopped its building; everything that was built is gone again.
+    /// The caller stopped the build; everything that was built is removed.
     #[error("building lab `{name}` was interrupted; what there was of it is removed")]
     Interrupted { name: String },
     /// Processes inside the lab would not end.
@@ -124,24 +124,24 @@ pub enum LabError {
     StillInUse {
         name: String,
         count: usize,
-        /// Their process ids, for people.
+        /// The process ids, as text for messages.
         pids: String,
     },
 }
 
-/// Whether the arguments or the machine must change, if any of them.
+/// The side that must change for a call to succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// The arguments: another value would work.
     Input,
     /// The machine: a permission, a kernel part, another process.
     Environment,
-    /// Neither: somebody stopped it.
+    /// Neither: the caller stopped the call.
     Stop,
 }
 
 impl LabError {
-    /// Says whether the arguments or the machine must change.
+    /// Returns the side that must change: the arguments, the machine or neither.
     pub fn blame(&self) -> Blame {
         match self {
             Self::BadValue { .. }
@@ -155,7 +155,7 @@ impl LabError {
         }
     }
 
-    /// Returns the remedy where one is known.
+    /// Returns the fix where one is known.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::BadValue { field: "rate", .. } => {
@@ -222,10 +222,10 @@ fn who(process: Option<i32>) -> String {
 
 /// Adds the step to a bare system error.
 pub(crate) trait During<T> {
-    /// `step` reads as a noun phrase before "failed".
+    /// Wraps the error; `step` is a noun phrase that stands before "failed".
     fn during(self, step: impl FnOnce() -> String) -> Result<T, LabError>;
 
-    /// The same for work on one file.
+    /// Wraps the error of work on one file.
     fn during_path(self, verb: &str, path: &Path) -> Result<T, LabError>
     where
         Self: Sized,

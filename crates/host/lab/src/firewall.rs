@@ -1,4 +1,4 @@
-//! Firewalls at the ends of rails, by the programs of the system.
+//! Firewalls at the ends of rails, set with the system's `nft` program.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use crate::lab::Lab;
 use crate::node::Node;
 use crate::spec::rail_name;
 
-/// What an end of a rail does with new TCP connections that come in there.
+/// Treatment of incoming new TCP connections at an end of a rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firewall {
-    /// They are let in.
+    /// New connections are let in.
     Off,
     Drop,
-    /// They are answered with a reset.
+    /// New connections are answered with a reset.
     Reject,
 }
 
@@ -30,10 +30,11 @@ impl Firewall {
         }
     }
 
-    /// The script for `nft` that makes the end of a rail so. The table has the rail's name.
+    /// Returns the `nft` script that sets this firewall at an end of the rail. The table has the
+    /// rail's name.
     fn script(self, rail: usize) -> String {
         let (name, table) = (rail_name(rail), format!("polyrail_{}", rail_name(rail)));
-        // Made first, so that it can be removed whether it was there or not.
+        // Adding the table first makes its removal succeed even if it did not exist.
         let clean = format!("add table inet {table}\ndelete table inet {table}\n");
         let answer = match self {
             Self::Off => return clean,

@@ -1,5 +1,5 @@
-//! Namespaces without root: a process that does nothing keeps a user namespace and the network
-//! namespaces of a lab alive. Others reach them through its entries in `/proc`.
+//! Namespaces without root: an idle process keeps a user namespace and the network namespaces of a
+//! lab alive. Other processes reach the namespaces through that process's entries in `/proc`.
 
 use std::fs;
 use std::io::ErrorKind::PermissionDenied;
@@ -25,11 +25,11 @@ use crate::processes::{self, ProcessId};
 pub(crate) struct HolderId {
     #[serde(flatten)]
     process: ProcessId,
-    /// The descriptors, inside the holder, of the network namespaces: the nodes, and then the switch.
+    /// The holder's descriptors of the network namespaces: the nodes, and then the switch.
     net_fds: Vec<i32>,
 }
 
-/// A holder that ends with this value unless told to stay.
+/// A holder process that ends when this value is dropped, unless [`Holder::keep`] was called.
 #[derive(Debug)]
 pub(crate) struct Holder {
     id: HolderId,
@@ -37,18 +37,19 @@ pub(crate) struct Holder {
     channel: Option<OwnedFd>,
 }
 
-/// How long a process may take to end after it was told to.
+/// Maximum time that an ending process may take to disappear.
 const DYING_TIME: Duration = Duration::from_secs(1);
 /// The name that `ps -o comm` shows.
 const NAME: &std::ffi::CStr = c"polyrail-lab";
 
 impl Holder {
-    /// Starts a holder of a lab of this form. It keeps `record` open, so that it can be found even if
-    /// the file is gone.
+    /// Starts a holder of a lab of this form. The holder keeps `record` open, so that it can be found even if the file
+    /// is gone.
     pub(crate) fn spawn(record: BorrowedFd<'_>, form: Form) -> Result<Self, LabError> {
         let (ours, theirs) = namespaces::channel().during(|| "making a socket pair".into())?;
         let keep = [theirs.as_raw_fd(), record.as_raw_fd()];
-        // SAFETY: `hold` makes bare system calls only, and closes but what it does not use.
+        // SAFETY: `hold` makes bare system calls only, and closes only descriptors that it does not
+        // use.
         let forked = unsafe { os::fork(|| hold(theirs.as_fd(), keep, form.seats())) };
         let pid = forked.during(|| "starting the process that holds the lab".into())?;
         drop(theirs);
@@ -120,14 +121,15 @@ impl Drop for Holder {
         if self.channel.take().is_some()
             && let Some(pid) = Pid::from_raw(self.id.pid())
         {
-            // It ends once its channel is closed; waiting for it removes it from the process table.
+            // The holder ends once its channel is closed; waiting for it removes it from the
+            // process table.
             let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
         }
     }
 }
 
 impl HolderId {
-    /// How its namespaces hang together, as far as their number tells.
+    /// Returns the form of the lab, as far as the number of namespaces determines it.
     pub(crate) fn form(&self) -> Option<Form> {
         Form::of_seats(self.net_fds.len())
     }
@@ -141,13 +143,13 @@ impl HolderId {
         self.process.pid
     }
 
-    /// Where others find its network namespaces.
+    /// Returns the paths through which other processes open the network namespaces.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let path = |fd| PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid()));
         self.net_fds.iter().map(path).collect()
     }
 
-    /// `None` when the holder has ended.
+    /// Opens the namespaces; `None` when the holder has ended.
     pub(crate) fn open(&self) -> Result<Option<Namespaces>, LabError> {
         let deadline = Instant::now() + DYING_TIME;
         loop {
@@ -170,7 +172,7 @@ impl HolderId {
         let user = namespaces::open(Path::new(&format!("/proc/{}/ns/user", self.pid())))?;
         let net = self.paths().into_iter().map(|path| namespaces::open(&path));
         let net = net.collect::<Result<Option<Vec<_>>, _>>()?;
-        // Check again: if another process took its place meanwhile, the opened file is that process's.
+        // Check again: if another process has taken over the id meanwhile, the opened files belong to that process.
         let (Some(user), Some(net), true) = (user, net, self.is_alive()) else {
             return Ok(None);
         };
@@ -187,8 +189,8 @@ impl HolderId {
     }
 }
 
-/// Holders of this user with the path of the record that each keeps open, whether the file is
-/// still there or not.
+/// Lists the holders of this user, each with the path of the record that it keeps open, even if
+/// that file is deleted.
 pub(crate) fn running() -> Vec<(HolderId, PathBuf)> {
     let name = NAME.to_bytes();
     let own = |pid: &Pid| {
@@ -210,7 +212,7 @@ const STEP_OPEN: i32 = 4;
 type Report = [i32; REPORT_WORDS];
 const REPORT_WORDS: usize = 2 + MAX_SEATS;
 
-/// The life of a holder. Bare system calls only. `seats` is at most [`MAX_SEATS`].
+/// Main function of a holder process. Bare system calls only. `seats` is at most [`MAX_SEATS`].
 fn hold(channel: BorrowedFd<'_>, keep: [i32; 2], seats: usize) -> i32 {
     os::reset_signals();
     let open = || rustix::fs::open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
@@ -221,11 +223,11 @@ fn hold(channel: BorrowedFd<'_>, keep: [i32; 2], seats: usize) -> i32 {
         os::unshare_user_and_network().map_err(|errno| (STEP_USER, errno))?;
         for seat in 0..seats {
             if seat > 0 {
-                // Some systems let everybody make a user namespace, but give no rights inside; a second
-                // network namespace needs such a right, so this step tells.
+                // Some systems let every user make a user namespace, but give no rights inside. A second network
+                // namespace needs such a right, so this step finds out.
                 os::unshare_network().map_err(|errno| (STEP_SECOND, errno))?;
             }
-            // They stay open until this process ends.
+            // The descriptors stay open until this process ends.
             report[2 + seat] = open().map_err(|errno| (STEP_OPEN, errno))?.into_raw_fd();
         }
         Ok(report)
@@ -239,7 +241,8 @@ fn hold(channel: BorrowedFd<'_>, keep: [i32; 2], seats: usize) -> i32 {
     for (slot, word) in bytes.chunks_exact_mut(4).zip(report) {
         slot.copy_from_slice(&word.to_ne_bytes());
     }
-    // Out of the terminal's reach, so that Ctrl-C and a hang-up leave the lab alone.
+    // A new session detaches the holder from the terminal, so that Ctrl-C and a hang-up don't end
+    // the lab.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(NAME);
     let mut go = [0];
@@ -267,7 +270,8 @@ fn inspect(pid: Pid) -> Option<(HolderId, PathBuf)> {
             record = Some(PathBuf::from(text.trim_end_matches(" (deleted)")));
         }
     }
-    // Opened in this order, and the lowest free number is always taken.
+    // The descriptors were opened in this order, and the kernel always picks the lowest free
+    // number.
     nets.sort_unstable();
     Form::of_seats(nets.len())?;
     Some((HolderId { process, net_fds: nets }, record?))

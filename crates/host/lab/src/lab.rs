@@ -1,4 +1,4 @@
-//! A lab as its users hold it.
+//! The public handle of a lab.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -57,46 +57,47 @@ pub struct LabGuard {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabInfo {
     pub name: String,
-    /// Whether it can be used.
+    /// State of the lab: whether it can be used.
     pub state: LabState,
-    /// Which privilege built it.
+    /// The privilege that the lab was built with.
     pub privilege: Privilege,
-    /// The files that stand for the namespaces of the nodes, where they exist.
+    /// The paths of the namespaces of the nodes, where they exist.
     pub namespaces: Vec<Option<PathBuf>>,
-    /// Whether the nodes hang on a switch.
+    /// Whether the nodes are connected by a switch.
     pub is_switched: bool,
-    /// The file that stands for the namespace of the switch, where it exists.
+    /// The path of the namespace of the switch, where it exists.
     pub switch: Option<PathBuf>,
-    /// Which addresses and routes the rails have; the default where the record can't be read.
+    /// The addresses and routes that the rails have; the default where the record can't be read.
     pub network: Network,
-    /// The rails that the kernel has now.
+    /// The rails that exist in the kernel now.
     pub rails: Vec<RailInfo>,
-    /// How long a full queue holds a packet, in milliseconds; `None` if not recorded.
+    /// Time that a full queue holds a packet, in milliseconds; `None` if not recorded.
     pub queue_ms: Option<u32>,
     /// The largest IP packet, in bytes; `None` if not recorded.
     pub mtu: Option<u32>,
-    /// How many processes run inside.
+    /// Number of processes that run inside.
     pub processes: usize,
 }
 
-/// Whether a listed lab can be used.
+/// State of a listed lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LabState {
     /// Everything is in place.
     Ready,
-    /// Another process is building or removing it right now.
+    /// Another process is building or removing the lab right now.
     Changing,
-    /// A crash or a reboot left a part of it; `down` removes that, and `up` builds the lab anew.
+    /// A crash or a reboot left a part of the lab; `down` removes that part, and `up` builds the
+    /// lab again.
     Broken { because: String },
-    /// A process has it that made it for itself, and that can't be seen from here: in a container, say. Its namespaces may be
-    /// out of sight, too.
+    /// The lab belongs to a process that is not visible from this process, for example in a container. The lab's
+    /// namespaces may be invisible, too.
     Elsewhere,
 }
 
 impl Lab {
-    /// Builds a lab. If that fails, it removes every part that it built.
+    /// Builds a lab. A failed build removes every part that it built.
     ///
-    /// Remains of a lab of the same name that a crash or reboot left are removed first; see
+    /// Removes the remains of a lab of the same name that a crash or reboot left, first; see
     /// [`Lab::replaced`].
     ///
     /// # Errors
@@ -106,8 +107,8 @@ impl Lab {
         Self::up_unless(spec, &|| false)
     }
 
-    /// The same for somebody who may not want it any more: once `is_stopped`, which is asked again and again, what was
-    /// built is removed.
+    /// Builds a lab as [`Lab::up`] does, but polls `is_stopped` while building: once it returns true, everything that
+    /// was built is removed.
     ///
     /// # Errors
     /// As [`Lab::up`], and [`LabError::Interrupted`].
@@ -118,12 +119,12 @@ impl Lab {
     /// Finds a lab by name.
     ///
     /// # Errors
-    /// [`LabError::UnknownLab`]; [`LabError::Broken`] for one that is not whole.
+    /// [`LabError::UnknownLab`]; [`LabError::Broken`] for an incomplete lab.
     pub fn open(name: &str) -> Result<Self, LabError> {
         life::open(name)
     }
 
-    /// The labs of this user, by name, broken ones included.
+    /// Lists the labs of this user, by name, broken ones included.
     ///
     /// # Errors
     /// [`LabError::System`] when the records cannot be read.
@@ -131,17 +132,17 @@ impl Lab {
         life::list()
     }
 
-    /// Removes a lab by name, also a broken one: ends the processes inside (SIGTERM, a second
-    /// later SIGKILL; never the calling process), then removes links, namespaces and records.
+    /// Removes a lab by name, also a broken one: ends the processes inside (SIGTERM, then SIGKILL a
+    /// second later; never the calling process), then removes links, namespaces and records.
     ///
     /// # Errors
-    /// [`LabError::UnknownLab`]; [`LabError::InUse`] for [`LabState::Elsewhere`]; [`LabError::StillInUse`] when a process would not end, after
-    /// everything else was removed.
+    /// [`LabError::UnknownLab`]; [`LabError::InUse`] for [`LabState::Elsewhere`]; [`LabError::StillInUse`] when a process
+    /// does not end, after everything else was removed.
     pub fn remove(name: &str) -> Result<(), LabError> {
         life::remove(name, None)
     }
 
-    /// Removes this lab as [`Lab::remove`] does, but not another one that took its name since.
+    /// Removes this lab as [`Lab::remove`] does, but not a later lab of the same name.
     ///
     /// # Errors
     /// As [`Lab::remove`].
@@ -149,16 +150,16 @@ impl Lab {
         life::remove(&self.name, Some(&self.namespaces))
     }
 
-    /// Makes the lab end with the returned value.
+    /// Ties the lab to the returned value: dropping that value removes the lab.
     pub fn guard(self) -> LabGuard {
         LabGuard { lab: Some(self) }
     }
 
-    /// Keeps off everybody else who asks for the same, until this value is dropped or the process ends. It binds only who
-    /// asks.
+    /// Takes exclusive use of the lab until this value is dropped or the process ends. The lock is advisory: it
+    /// excludes only processes that call this method.
     ///
     /// # Errors
-    /// [`LabError::InUse`] if somebody has it.
+    /// [`LabError::InUse`] if another process has exclusive use.
     pub fn use_alone(&self) -> Result<(), LabError> {
         let mut used = self.used.lock();
         if used.is_none() {
@@ -173,12 +174,12 @@ impl Lab {
         &self.name
     }
 
-    /// By which right it was built.
+    /// The privilege that the lab was built with.
     pub fn privilege(&self) -> Privilege {
         self.privilege
     }
 
-    /// How long a full queue at a shaper holds a packet, in milliseconds.
+    /// Time that a full queue at a shaper holds a packet, in milliseconds.
     pub fn queue_ms(&self) -> u32 {
         self.queue_ms
     }
@@ -188,22 +189,22 @@ impl Lab {
         self.mtu
     }
 
-    /// Which addresses and routes the rails have.
+    /// The addresses and routes that the rails have.
     pub fn network(&self) -> Network {
         self.network
     }
 
-    /// How many nodes it has; 2 without a switch.
+    /// Number of nodes; 2 without a switch.
     pub fn nodes(&self) -> usize {
         self.form.nodes()
     }
 
-    /// Whether the nodes hang on a switch.
+    /// Whether the nodes are connected by a switch.
     pub fn is_switched(&self) -> bool {
         self.form.switch().is_some()
     }
 
-    /// Holds a node against this lab.
+    /// Checks that this lab has the node.
     ///
     /// # Errors
     /// [`LabError::UnknownNode`] if this lab has no such node.
@@ -223,7 +224,7 @@ impl Lab {
         text.parse().map_or_else(|_| Err(self.unknown_node(text)), |node: Node| self.node(node))
     }
 
-    /// The file that stands for the namespace of `node`, for `nsenter` and the like.
+    /// Returns the path of the namespace of `node`, for `nsenter` and the like.
     ///
     /// # Panics
     /// If the lab has no such node.
@@ -231,28 +232,29 @@ impl Lab {
         &self.paths[node.into().index()]
     }
 
-    /// The file that stands for the namespace of the switch, where there is one.
+    /// Returns the path of the namespace of the switch, where there is one.
     pub fn switch_path(&self) -> Option<&Path> {
         self.form.switch().map(|seat| self.paths[seat].as_path())
     }
 
-    /// What was wrong with a lab of this name whose remains [`Lab::up`] removed, if there was one.
+    /// The defect of an earlier lab of this name whose remains [`Lab::up`] removed, if there was
+    /// one.
     pub fn replaced(&self) -> Option<&str> {
         self.replaced.as_deref()
     }
 
-    /// The labs that [`Lab::up`] removed first, as it does before it makes one for the calling process alone: those that
-    /// another process had made for itself and left when it ended.
+    /// Names of abandoned labs that [`Lab::up`] removed before it built one with `ends_with_process`: those tied to
+    /// another process, which had ended without removing them.
     pub fn abandoned(&self) -> &[String] {
         &self.abandoned
     }
 
-    /// The rails as they were when this value was made; [`Lab::observe`] asks again.
+    /// The rails as they were when this value was made; [`Lab::observe`] queries the kernel.
     pub fn rails(&self) -> &[RailInfo] {
         &self.rails
     }
 
-    /// The rails as the kernel has them now.
+    /// Queries the current rails from the kernel.
     ///
     /// # Errors
     /// [`LabError::System`] when the kernel does not answer.
@@ -269,12 +271,12 @@ impl Lab {
         index.ok_or_else(|| self.unknown_rail(text.to_owned()))
     }
 
-    /// A command that will run on `node`; the caller chooses everything else, as usual.
+    /// Returns a command that will run on `node`; the caller sets everything else, as usual.
     ///
-    /// If the lab has no such node, starting the command fails; [`Lab::node`] tells before.
+    /// If the lab has no such node, starting the command fails; check with [`Lab::node`] first.
     ///
-    /// The calling process stays where it is. The program sees the machine's `/sys`, in which
-    /// the lab's interfaces do not appear.
+    /// The calling process stays where it is. The program sees the machine's `/sys`, in which the
+    /// lab's interfaces do not appear.
     pub fn command(&self, node: impl Into<Node>, program: impl AsRef<OsStr>) -> Command {
         let seat = node.into().index();
         let namespaces = Arc::clone(&self.namespaces);
@@ -285,14 +287,14 @@ impl Lab {
         command
     }
 
-    /// Moves the calling thread, and no other, to `node`, for the rest of its life.
+    /// Moves the calling thread, and no other, to `node`, for the rest of the thread's life.
     ///
-    /// Sockets made before stay where they were made. Call it in a thread made for the purpose:
-    /// threads and processes that it starts begin there too.
+    /// Sockets made before stay where they were made. Call this in a dedicated thread: threads and
+    /// processes that it starts begin on `node` too.
     ///
     /// # Errors
     /// [`LabError::ThreadCannotEnter`] for a lab made without root, which the kernel opens to
-    /// processes of one thread only; use [`Lab::command`] there. [`LabError::UnknownNode`].
+    /// single-threaded processes only; use [`Lab::command`] there. [`LabError::UnknownNode`].
     pub fn enter_thread(&self, node: impl Into<Node>) -> Result<(), LabError> {
         let seat = self.node(node)?.index();
         self.namespaces.enter(seat).map_err(|errno| LabError::ThreadCannotEnter {
@@ -312,8 +314,22 @@ impl Lab {
         self.wiring.set_rate(rail, rate, self.queue_ms)
     }
 
-    /// Changes the largest IP packet, in bytes, that passes the switch on a rail. The nodes keep the MTU that the lab was
-    /// built with, so larger packets vanish without a word: an MTU black hole.
+    /// Changes the speed at which one node sends on a rail; other nodes, and the switch, keep theirs.
+    ///
+    /// # Errors
+    /// As [`Lab::set_rate`]; [`LabError::UnknownNode`].
+    pub fn set_rate_at(
+        &self,
+        rail: usize,
+        node: impl Into<Node>,
+        rate: Rate,
+    ) -> Result<(), LabError> {
+        self.check(rail)?;
+        self.wiring.set_rate_at(rail, self.node(node)?, rate, self.queue_ms)
+    }
+
+    /// Changes the largest IP packet, in bytes, that passes the switch on a rail. The nodes keep the MTU that the lab
+    /// was built with, so larger packets are dropped silently: an MTU black hole.
     ///
     /// # Errors
     /// [`LabError::UnknownRail`], [`LabError::BadValue`] without a switch or outside 1280 to the lab's own MTU,
@@ -330,8 +346,8 @@ impl Lab {
         self.wiring.set_port_mtu(rail, mtu, mtu < self.mtu)
     }
 
-    /// Sets what the end of a rail on `node` does with new TCP connections that come in there. The other direction stays
-    /// as it is. Runs `nft`.
+    /// Sets the treatment of incoming new TCP connections at the end of a rail on `node`. The other direction stays as
+    /// it is. Runs `nft`.
     ///
     /// # Errors
     /// [`LabError::UnknownRail`], [`LabError::UnknownNode`], [`LabError::ProgramMissing`], [`LabError::System`].
@@ -345,11 +361,11 @@ impl Lab {
         firewall::set(self, rail, self.node(node)?, firewall)
     }
 
-    /// Cuts or mends a rail. Cut, its end on side b is switched off and side a loses the carrier,
-    /// as if the far machine's port had died; packets under way are lost. With a switch, node 1 is
+    /// Cuts or restores a rail. A cut switches off the end on side b, and side a loses the carrier,
+    /// as if the far machine's port had died; packets in flight are lost. With a switch, node 1 is
     /// cut off, and the other nodes keep their carrier and reach each other.
     ///
-    /// Mended, all ends are on, with all addresses and routes, once this returns.
+    /// Restoring switches all ends on, with all addresses and routes, before this returns.
     ///
     /// # Errors
     /// [`LabError::UnknownRail`], [`LabError::System`].
@@ -358,11 +374,12 @@ impl Lab {
         if up { self.wiring.mend(rail) } else { self.wiring.cut(rail, Side::B.into()) }
     }
 
-    /// Cuts a rail at the end of `node`: there the routes vanish and sends fail at once, at the
-    /// other end, or at the port of the switch, the carrier is lost and packets vanish in silence.
+    /// Cuts a rail at the end of `node`. On `node`, the routes vanish and sends fail at once. The
+    /// other end, or the port of the switch, loses the carrier, and its packets are dropped
+    /// silently.
     ///
     /// # Errors
-    /// As [`Lab::set_link`], which mends it again; [`LabError::UnknownNode`].
+    /// As [`Lab::set_link`], which restores the rail; [`LabError::UnknownNode`].
     pub fn cut_at(&self, rail: usize, node: impl Into<Node>) -> Result<(), LabError> {
         self.check(rail)?;
         self.wiring.cut(rail, self.node(node)?)
@@ -384,7 +401,7 @@ impl Lab {
 }
 
 impl LabGuard {
-    /// Removes the lab now, and says whether that worked.
+    /// Removes the lab now and reports failures, which dropping only prints.
     ///
     /// # Errors
     /// As [`Lab::remove`].
@@ -399,7 +416,7 @@ impl Deref for LabGuard {
     fn deref(&self) -> &Lab {
         match &self.lab {
             Some(lab) => lab,
-            // `down` takes the lab and the guard with it, so nobody can get here.
+            // `down` takes the lab and consumes the guard, so this is never reached.
             None => unreachable!("a guard without its lab"),
         }
     }
@@ -412,7 +429,7 @@ impl Drop for LabGuard {
             match lab.down() {
                 Ok(()) | Err(LabError::UnknownLab { .. }) => {}
                 Err(error) => {
-                    // Nobody can take an error from a drop, but what is left must not go unseen.
+                    // A drop can't return an error, but a lab that remains must be reported.
                     let _ = writeln!(io::stderr(), "lab `{name}` was not removed: {error}");
                 }
             }

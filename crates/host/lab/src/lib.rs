@@ -1,11 +1,10 @@
-//! A multi-rail cluster on one machine: two network namespaces, `a` and `b`, joined by links
-//! that are as slow, or as dead, as an experiment needs. With [`LabSpec::nodes`] there are more of
-//! them, around a switch: one more namespace, with a bridge per rail and a shaped port per node.
+//! A multi-rail cluster on one machine: two network namespaces, `a` and `b`, joined by links that
+//! are as slow, or as dead, as an experiment needs. [`LabSpec::nodes`] makes more namespaces,
+//! around a switch: one more namespace, with a bridge per rail and a shaped port per node.
 //!
-//! Each rail is a pair of virtual Ethernet interfaces named `rail0`, `rail1`, … on both sides,
-//! with a token bucket at each end, an IPv4 and an IPv6 subnet of its own, and so its own routes.
-//! Other kinds of network than a subnet per rail: [`Network`]. Everything goes through netlink; no other program is
-//! called, except for a [`Firewall`].
+//! Each rail is a pair of virtual Ethernet interfaces named `rail0`, `rail1`, … on both sides, with a token bucket at
+//! each end, its own IPv4 and IPv6 subnet, and so its own routes. [`Network`] lists the alternatives to one subnet per
+//! rail. The crate talks netlink and runs no other program, except for a [`Firewall`].
 //!
 //! ```no_run
 //! use polyrail_lab::{Lab, LabSpec, Side};

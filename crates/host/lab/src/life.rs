@@ -1,4 +1,4 @@
-//! How labs come, are found, and go.
+//! Building, finding and removing labs.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -48,8 +48,8 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
         Ok(lab) => Ok(Lab { replaced, abandoned, ..lab }),
         Err(error) => {
             if let Some(remains) = Remains::find(&registry, &spec.name)? {
-                // The first failure is the one to report, unless it says that nothing is left; what this leaves,
-                // `down` finds again.
+                // Report the first failure. Only an interruption promises that nothing is left, so then a failed
+                // removal is reported instead. `down` finds any remains again.
                 let removed = remains.remove(&registry, &lock);
                 if matches!(error, LabError::Interrupted { .. }) {
                     removed?;
@@ -60,7 +60,8 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
     }
 }
 
-/// Removes every lab that a process made for itself and left. One that does not go hinders nobody else's: it stays listed.
+/// Removes every lab that was tied to a process that has ended. A failed removal does not stop the others: that lab
+/// stays listed.
 fn remove_abandoned(
     registry: &Registry,
     lock: &Lock<'_>,
@@ -108,7 +109,7 @@ pub(crate) fn list() -> Result<Vec<LabInfo>, LabError> {
     let locked = registry.is_locked();
     let mut labs = Vec::new();
     for name in names(&registry)? {
-        // A lab may go while the list is made.
+        // A lab may disappear while the list is made.
         if let Some(remains) = Remains::find(&registry, &name)? {
             labs.push(remains.info(locked));
         }
@@ -117,18 +118,18 @@ pub(crate) fn list() -> Result<Vec<LabInfo>, LabError> {
     Ok(labs)
 }
 
-/// Removes what is left of the last lab, if nothing is left to name it by.
+/// Removes leftovers of the last lab once no lab has a name any more.
 fn tidy(registry: &Registry) {
     if let Some(lock) = registry.lock_if_free()
         && registry.privileged()
         && names(registry).is_ok_and(|names| names.is_empty())
     {
-        // A crash, or a program that looked, kept it before.
+        // A crash, or a program that was reading the directory, prevented this earlier.
         let _ = named::release_directory(&lock.note_path());
     }
 }
 
-/// `only` spares a lab of this name that has other namespaces.
+/// Removes a lab; `only` spares a lab of this name that has other namespaces.
 pub(crate) fn remove(name: &str, only: Option<&Namespaces>) -> Result<(), LabError> {
     validate_name(name)?;
     let registry = Registry::current();
@@ -137,7 +138,7 @@ pub(crate) fn remove(name: &str, only: Option<&Namespaces>) -> Result<(), LabErr
         return Err(unknown(name));
     }
     let lock = registry.lock()?;
-    // Whoever had the lock may have removed it, which is what was wanted.
+    // The previous lock holder may have removed the lab, which is the wanted result.
     let Some(remains) = Remains::find(&registry, name)? else { return Ok(()) };
     let wanted = only.map(|namespaces| identities(&namespaces.net));
     if wanted.is_some_and(|wanted| !remains.identities().iter().all(|id| wanted.contains(id))) {
@@ -153,7 +154,7 @@ fn in_use(name: &str) -> LabError {
     LabError::InUse { name: name.into(), process: None }
 }
 
-/// Everything there is of a lab, whole or not.
+/// Every existing part of a lab, complete or not.
 struct Remains {
     name: String,
     privilege: Privilege,
@@ -163,18 +164,19 @@ struct Remains {
     net: Vec<Option<OwnedFd>>,
     paths: Vec<PathBuf>,
     user: Option<OwnedFd>,
-    /// Whether the process still has it that made it for itself.
+    /// Whether the process that the lab is tied to still runs.
     is_owned: bool,
 }
 
 impl Remains {
-    /// `None` if no part of a lab of this name exists.
+    /// Finds the parts of a lab; `None` if no part of a lab of this name exists.
     fn find(registry: &Registry, name: &str) -> Result<Option<Self>, LabError> {
         let entry = registry.read(name)?;
         let is_owned = registry.is_owned(name);
         if registry.privileged() {
             // A name may stand for any namespace, even the machine's own, and removing a lab ends
-            // all processes inside: only what was recorded as made for this lab counts as its.
+            // all processes inside. So only namespaces recorded as made for this lab are treated as
+            // part of it.
             let recorded = match &entry {
                 Some(Entry::Record(record)) => record.namespaces.clone(),
                 _ => None,
@@ -199,7 +201,7 @@ impl Remains {
             Some(Entry::Record(record)) => record.holder.clone(),
             _ => None,
         };
-        // A holder outlives its record where a session's directory is removed at logout.
+        // A holder outlives its record where logout removes the session's directory.
         let holder = recorded.or_else(|| orphans().find(|(lab, _)| lab == name).map(|(_, id)| id));
         if entry.is_none() && holder.is_none() {
             return Ok(None);
@@ -220,7 +222,7 @@ impl Remains {
         Ok(Some(Self { name, privilege, entry, holder, form, net, paths, user, is_owned }))
     }
 
-    /// `locked` says that some process is changing labs, maybe this one.
+    /// Returns the state; `locked` is set while a process is changing labs, maybe this one.
     fn state(&self, locked: bool) -> LabState {
         let broken = |because: &str| LabState::Broken { because: because.into() };
         let whole = self.net.iter().all(Option::is_some);
@@ -245,18 +247,17 @@ impl Remains {
         }
     }
 
-    /// The process that made it for itself, once that has ended.
+    /// The process that the lab was tied to, if that process has ended.
     fn ended_owner(&self) -> Option<i32> {
         self.unseen_owner().filter(|_| !self.is_owned)
     }
 
-    /// Whether the process that made it for itself lives, where this one does not see it: in a container, say, that has
-    /// PIDs of its own.
+    /// Whether the lab's owner runs but is not visible from this process, for example in a container with its own PIDs.
     fn is_owned_elsewhere(&self) -> bool {
         self.is_owned && self.unseen_owner().is_some()
     }
 
-    /// The process that made it for itself, if this one does not see it.
+    /// The process that the lab is tied to, if it is not visible from this process.
     fn unseen_owner(&self) -> Option<i32> {
         let Some(Entry::Record(record)) = &self.entry else { return None };
         let owner = record.owner.as_ref()?;
@@ -304,7 +305,7 @@ impl Remains {
         }
     }
 
-    /// Removes everything; goes on after a failure and reports the first.
+    /// Removes everything; continues after a failure and reports the first.
     fn remove(mut self, registry: &Registry, lock: &Lock<'_>) -> Result<(), LabError> {
         let mut first = processes::end_inside(&self.name, &self.identities(), self.holder_pid());
         let mut note = |result: Result<(), LabError>| {
@@ -312,8 +313,8 @@ impl Remains {
                 first = result;
             }
         };
-        // Links go by hand, not with their namespace: a process that would not end, or a socket
-        // that somebody still holds, keeps a namespace alive.
+        // Remove links explicitly, not with their namespace: a process that does not end, or an
+        // open socket, keeps a namespace alive.
         for socket in self.sockets() {
             note(socket.and_then(|socket| Wiring::remove_rails(&socket)));
         }
@@ -326,7 +327,7 @@ impl Remains {
                 note(named::remove(&self.name, self.form, seat));
             }
         }
-        // The record goes last: until then, a crash leaves something to start again from.
+        // The record goes last: until then, a later attempt after a crash can find the remains.
         match names(registry) {
             Ok(names) if names.iter().all(|name| *name == self.name) => {
                 note(named::release_directory(&lock.note_path()));
@@ -337,7 +338,7 @@ impl Remains {
         first
     }
 
-    /// One socket per namespace that is left.
+    /// Opens one socket per remaining namespace.
     fn sockets(&mut self) -> Vec<Result<Netlink, LabError>> {
         let net = self.net.iter_mut().filter_map(Option::take).collect::<Vec<_>>();
         let namespaces = Namespaces { user: self.user.take(), net };
@@ -354,7 +355,7 @@ impl Remains {
         identities(self.net.iter().flatten())
     }
 
-    /// 0 is nobody's.
+    /// Returns the holder's id, or 0, which no process has.
     fn holder_pid(&self) -> i32 {
         self.holder.as_ref().map_or(0, HolderId::pid)
     }
@@ -414,7 +415,7 @@ fn hold(
     let id = holder.id().clone();
     record.holder = Some(id.clone());
     lock.write(file, name, record)?;
-    // Only a holder that is on record may outlive this process.
+    // Only a recorded holder may outlive this process.
     holder.keep()?;
     let gone = rustix::io::Errno::SRCH;
     id.open()?.ok_or(gone).during(|| "opening the holder's namespaces".into())
@@ -460,7 +461,7 @@ fn missing_rails(found: usize, built: usize) -> Option<String> {
     (found != built).then(|| format!("{found} of its {built} rails are there"))
 }
 
-/// Every name that something is left of, in order.
+/// Returns every lab name with any remains, sorted.
 fn names(registry: &Registry) -> Result<Vec<String>, LabError> {
     let mut names = registry.labs()?;
     if registry.privileged() {

@@ -1,4 +1,4 @@
-//! Namespaces that root makes: they live as bind mounts in `/run/netns`, where `ip netns` looks.
+//! Namespaces made by root: they live as bind mounts in `/run/netns`, which `ip netns` uses, too.
 
 use std::fs;
 use std::io;
@@ -26,25 +26,25 @@ pub(crate) fn path(lab: &str, form: Form, seat: usize) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{PREFIX}{lab}-{}", form.suffix(seat)))
 }
 
-/// Makes all namespaces and their names.
+/// Makes all namespaces, each with its name.
 pub(crate) fn create(lab: &str, form: Form) -> Result<Namespaces, LabError> {
     let make = |seat| create_one(&path(lab, form, seat));
     Ok(Namespaces { user: None, net: (0..form.seats()).map(make).collect::<Result<_, _>>()? })
 }
 
-/// Which names of a lab exist, by seat.
+/// Opens the named namespaces of a lab, by seat; `None` where the name does not exist.
 pub(crate) fn open(lab: &str, form: Form) -> Result<Vec<Option<OwnedFd>>, LabError> {
     (0..form.seats()).map(|seat| namespaces::open(&path(lab, form, seat))).collect()
 }
 
-/// The form that the names of a lab tell, where its record does not.
+/// Derives the form of a lab from its names, for a lab without a readable record.
 pub(crate) fn form(lab: &str) -> Result<Form, LabError> {
     let names = names()?;
     let own = names.iter().filter_map(|name| split(name).filter(|(of, _)| *of == lab));
     Ok(Form::of_suffixes(own.map(|(_, suffix)| suffix)))
 }
 
-/// Removes the name of one namespace, mounted or not, there or not.
+/// Removes the name of one namespace, whether it is mounted, only a file, or missing.
 pub(crate) fn remove(lab: &str, form: Form, seat: usize) -> Result<(), LabError> {
     let path = path(lab, form, seat);
     // A crash between two attempts may have left several mounts on top of each other.
@@ -63,31 +63,31 @@ pub(crate) fn remove(lab: &str, form: Form, seat: usize) -> Result<(), LabError>
     }
 }
 
-/// The labs that have a name in the directory, whole or not.
+/// Lists the labs that have a name in the directory, complete or not.
 pub(crate) fn labs() -> Result<Vec<String>, LabError> {
     let names = names()?;
     let labs = names.iter().filter_map(|name| split(name)).map(|(lab, _)| lab);
     Ok(labs.filter(|lab| validate_name(lab).is_ok()).map(str::to_owned).collect())
 }
 
-/// Whether this process may bind-mount, found out without changing anything.
+/// Returns an error if this process may not bind-mount, without changing anything.
 pub(crate) fn may_mount() -> Result<(), Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     match open_tree(CWD, namespaces::OWN_NETWORK, flags) {
         Err(errno @ (Errno::PERM | Errno::ACCESS)) => Err(errno),
-        // Kernels before 5.2 lack this call; there the mount itself will fail.
+        // Kernels before 5.2 lack this call; on those, the mount itself fails.
         _ => Ok(()),
     }
 }
 
-/// Makes the directory as `ip netns` would, and a note of what was made.
+/// Makes the directory as `ip netns` would, and writes a note of the changes.
 ///
-/// It has to be a mount point of its own: else the first `ip netns add` turns it into one, with
-/// copies of all mounts below, and the namespaces underneath can't be reached to be removed.
+/// The directory must be its own mount point. Otherwise the first `ip netns add` turns it into one,
+/// with copies of all mounts below, and the namespaces underneath can't be reached to be removed.
 pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
     let directory = Path::new(DIRECTORY);
-    // The note comes first, so that a crash in between leaves nothing without a note;
-    // one that such a crash left says more than what is found now.
+    // The note is written first, so that a crash in between leaves no change without a note. A note
+    // left by such a crash stays, because it records more than can be found now.
     let write_note = |text| match note.exists() {
         true => Ok(()),
         false => fs::write(note, text).during_path("writing", note),
@@ -108,16 +108,16 @@ pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
     }
 }
 
-/// Undoes [`prepare_directory`] if it did something and nobody else uses the directory.
+/// Undoes [`prepare_directory`] if it changed something and no other program uses the directory.
 ///
-/// Where somebody keeps it, with a namespace of his own or by looking at it, the note stays, so that the next one to
-/// tidy up tries again.
+/// If another program uses the directory, with its own namespace or by reading it, the note stays and the next cleanup
+/// tries again.
 pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
     let Ok(made) = fs::read_to_string(note) else { return Ok(()) };
     let directory = Path::new(DIRECTORY);
     let in_use = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
-    // If another program uses the directory between these calls, they fail and change nothing of its.
-    // One that only lists it just now is mostly done in a moment.
+    // If another program uses the directory between these calls, they fail and change nothing. A program that only
+    // lists the directory is usually done within a moment.
     let mut looks = 0..50;
     while !in_use() && unmount(directory, UnmountFlags::NOFOLLOW) == Err(Errno::BUSY) {
         if looks.next().is_none() {
@@ -133,11 +133,11 @@ pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
     fs::remove_file(note).during_path("removing", note)
 }
 
-/// What the note says: the directory is ours with its mount, or only the mount is.
+/// Contents of the note: this crate made the directory and its mount, or only the mount.
 const NOTE_DIRECTORY: &str = "directory\n";
 const NOTE_MOUNT: &str = "mount\n";
 
-/// Every name in the directory, of a lab or not.
+/// Lists every name in the directory, also those that belong to no lab.
 fn names() -> Result<Vec<String>, LabError> {
     let directory = Path::new(DIRECTORY);
     let entries = match fs::read_dir(directory) {
@@ -151,7 +151,7 @@ fn names() -> Result<Vec<String>, LabError> {
     Ok(names)
 }
 
-/// The lab and the suffix of a name.
+/// Splits a name into the lab and the suffix.
 fn split(name: &str) -> Option<(&str, &str)> {
     let (lab, suffix) = name.strip_prefix(PREFIX)?.rsplit_once('-')?;
     Form::is_suffix(suffix).then_some((lab, suffix))

@@ -1,4 +1,4 @@
-//! The network namespaces of a lab, and how to work inside them.
+//! The network namespaces of a lab, and ways to work inside them.
 
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,7 +22,7 @@ use crate::os;
 /// Open references, which keep the namespaces alive even if their names are removed.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
-    /// The user namespace that rules all, unless the machine's root does.
+    /// The user namespace that owns the others; `None` if they belong to the machine's root.
     pub(crate) user: Option<OwnedFd>,
     /// The nodes, and then the switch where there is one.
     pub(crate) net: Vec<OwnedFd>,
@@ -32,14 +32,14 @@ pub(crate) struct Namespaces {
 pub(crate) type Identity = (u64, u64);
 
 impl Namespaces {
-    /// The namespace of `seat`, which the lab has.
+    /// Returns the namespace of `seat`, which must exist.
     pub(crate) fn net(&self, seat: usize) -> BorrowedFd<'_> {
         self.net[seat].as_fd()
     }
 
     /// Moves the calling thread to `seat`. Bare system calls only, so fit for a forked child.
     ///
-    /// A seat that the lab has not is answered with `ENOENT`.
+    /// Returns `ENOENT` for a seat that the lab does not have.
     ///
     /// The kernel refuses to change the user namespace of a process with several threads.
     pub(crate) fn enter(&self, seat: usize) -> Result<(), Errno> {
@@ -47,7 +47,7 @@ impl Namespaces {
         if let Some(user) = &self.user {
             let here = fs::stat(c"/proc/self/ns/user")?;
             let there = fs::fstat(user)?;
-            // Joining the namespace one is in already is an error, not a no-op.
+            // Joining the current user namespace is an error, not a no-op.
             if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino) {
                 move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
             }
@@ -55,7 +55,7 @@ impl Namespaces {
         move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network))
     }
 
-    /// A netlink socket that lives at `seat`, made without moving the caller.
+    /// Opens a netlink socket that lives at `seat`, without moving the caller.
     pub(crate) fn netlink(&self, seat: usize) -> Result<Netlink, LabError> {
         let socket = match &self.user {
             None => self.socket_by_thread(seat),
@@ -78,7 +78,7 @@ impl Namespaces {
         }
     }
 
-    /// A namespace belongs to a thread, so one that ends right away can do the visit.
+    /// Opens the socket in a short-lived thread: a network namespace belongs to a thread.
     fn socket_by_thread(&self, seat: usize) -> Result<OwnedFd, Errno> {
         on_own_thread(|| {
             self.enter(seat)?;
@@ -86,8 +86,8 @@ impl Namespaces {
         })
     }
 
-    /// A user namespace can be joined by a process of one thread only: a child, which hands the
-    /// socket over and ends.
+    /// Opens the socket in a child process, which hands it over and ends: only single-threaded
+    /// processes can join a user namespace.
     fn socket_by_child(&self, seat: usize) -> Result<OwnedFd, Errno> {
         let (ours, theirs) = channel()?;
         let visit = || -> Result<(), Errno> {
@@ -100,7 +100,7 @@ impl Namespaces {
         let child = forked.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         drop(theirs);
         let received = receive_descriptor(ours.as_fd());
-        // If another thread has waited for the child already, its errno is lost, but not the result.
+        // If another thread has already waited for the child, its errno is lost, but not the result.
         let status = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
         let exit = status.ok().flatten().and_then(|(_, status)| status.exit_status());
         match (received?, exit) {
@@ -127,7 +127,7 @@ pub(crate) fn identity(namespace: impl AsFd) -> Result<Identity, Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// The calling thread's namespace in a fresh thread that ends with `work`.
+/// Runs `work` in a new thread, which starts in the caller's namespace and ends with `work`.
 pub(crate) fn on_own_thread<T: Send>(
     work: impl FnOnce() -> Result<T, Errno> + Send,
 ) -> Result<T, Errno> {
@@ -139,7 +139,7 @@ pub(crate) fn on_own_thread<T: Send>(
     })
 }
 
-/// `work` in a forked child, whose errno comes back; it makes bare system calls only.
+/// Runs `work`, which must make bare system calls only, in a forked child and returns its errno.
 fn in_child(work: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     // SAFETY: the caller makes bare system calls with memory from the stack.
     let forked = unsafe { os::fork(|| work().map_or_else(Errno::raw_os_error, |()| 0)) };
@@ -152,7 +152,7 @@ fn in_child(work: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Two connected sockets that keep message borders and close on exec.
+/// Makes two connected sockets that keep message boundaries and close on exec.
 pub(crate) fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
@@ -171,7 +171,7 @@ fn send_descriptor(channel: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> Resul
     Ok(())
 }
 
-/// `None` when the other end closed without sending one.
+/// Receives a descriptor; `None` when the other end closed without sending one.
 fn receive_descriptor(channel: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -12,10 +12,10 @@ pub(crate) use route::{Link, PeerLink};
 
 /// A netlink socket, bound for its life to the network namespace it was opened in.
 ///
-/// Threads of any namespace may share it; it carries one request at a time.
+/// Threads of any namespace may share the socket; it carries one request at a time.
 #[derive(Debug)]
 pub(crate) struct Netlink {
-    /// A request and its answers must not mix with another thread's.
+    /// Locked per request, so that its answers don't mix with another thread's.
     socket: Mutex<Socket>,
 }
 
@@ -24,11 +24,11 @@ pub(crate) fn open_socket() -> Result<OwnedFd, Errno> {
     polyrail_netlink::open(Protocol::Route)
 }
 
-/// The interfaces of this network namespace with a token bucket on all that they send, and its rate in bytes
-/// per second. Anybody may ask.
+/// Lists the interfaces of this network namespace that have a token bucket on everything they send, with its rate in
+/// bytes per second. Needs no privileges.
 ///
 /// # Errors
-/// The kernel refuses a socket or the question.
+/// The kernel refuses a socket or the request.
 pub fn token_buckets() -> std::io::Result<Vec<(String, u64)>> {
     let netlink = Netlink::new(open_socket()?);
     let (links, buckets) = (netlink.links()?, netlink.token_buckets()?);
@@ -36,19 +36,21 @@ pub fn token_buckets() -> std::io::Result<Vec<(String, u64)>> {
     Ok(buckets.into_iter().filter_map(|(index, rate)| Some((name(index)?, rate))).collect())
 }
 
-/// What the queue in front of an interface did since the interface was made. The kernel's numbers: they wrap.
+/// Counts of the queue in front of an interface since the interface was made. These are the kernel's counters: they
+/// wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Packets that left it.
+    /// Packets that left the queue.
     pub sent: u32,
-    /// Packets that it dropped, for want of room.
+    /// Packets dropped because the queue was full.
     pub dropped: u32,
 }
 
-/// The counts of each interface of this network namespace that has a queue. Anybody may ask.
+/// Lists the counts of each interface of this network namespace that has a queue. Needs no
+/// privileges.
 ///
 /// # Errors
-/// The kernel refuses a socket or the question.
+/// The kernel refuses a socket or the request.
 pub fn queue_counts() -> std::io::Result<Vec<(String, QueueCounts)>> {
     let netlink = Netlink::new(open_socket()?);
     let (links, counts) = (netlink.links()?, netlink.queue_counts()?);
@@ -61,12 +63,12 @@ impl Netlink {
         Self { socket: Mutex::new(socket.into()) }
     }
 
-    /// Sends one change and waits for the kernel's verdict.
+    /// Sends one change and waits for the kernel's answer.
     fn change(&self, message: Message, flags: u16) -> Result<(), Errno> {
         self.with_socket(|socket| socket.request(message, flags).map(drop))
     }
 
-    /// Asks for all objects of a kind; returns the bodies of the answers of type `wanted`.
+    /// Requests all objects of a kind; returns the bodies of the answers of type `wanted`.
     fn dump(&self, request: impl Fn() -> Message, wanted: u16) -> Result<Vec<Vec<u8>>, Errno> {
         self.with_socket(|socket| socket.dump_whole(request, wanted))
     }
@@ -75,7 +77,8 @@ impl Netlink {
         &self,
         ask: impl FnOnce(&mut Socket) -> Result<T, Error>,
     ) -> Result<T, Errno> {
-        // If a thread panicked, its unread answers carry a number for which no thread waits.
+        // After a panic in another thread, leftover answers carry a sequence number that no thread
+        // waits for.
         let mut socket = self.socket.lock();
         ask(&mut socket).map_err(|error| match error {
             Error::Refused { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::BADMSG),

@@ -1,4 +1,4 @@
-//! The networks that the rails of a lab can be: which addresses and routes the ends get.
+//! Kinds of network that the rails of a lab can form: the addresses and routes of the ends.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,33 +10,34 @@ use crate::error::LabError;
 use crate::node::Node;
 use crate::spec::{ipv4_of, ipv6_of};
 
-/// How the rails of a lab hang together.
+/// Kind of network that the rails of a lab form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
-    /// Each rail is a subnet of its own.
+    /// Each rail is its own subnet.
     #[default]
     Subnet,
-    /// Each rail is a network of its own, in which every NIC has a /32 and a route to the network by device, as on GCP.
+    /// Each rail is its own network, in which every NIC has a /32 and a route to the network by device, as on GCP.
     HostRoutes,
-    /// A router forwards between links of two addresses, as with BGP to the host. A rail reaches its own kind only.
+    /// A router forwards between links of two addresses, as with BGP to the host. A NIC reaches only NICs of the same
+    /// rail.
     Routed,
     /// The first rail is a subnet for management, and the others are routed.
     Management,
     /// All rails are on one Ethernet and in one subnet, with the kernel's defaults: any NIC answers for all.
     OneSubnet,
-    /// A single rail, on which each node has a subnet of its own and a default route to the router, as pods of two hosts do.
+    /// A single rail, on which each node has its own subnet and a default route to the router, as pods of two hosts do.
     Pod,
 }
 
-/// An end of a rail.
+/// The address of one end of a rail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) address: IpAddr,
     pub(crate) prefix_bits: u8,
 }
 
-/// A route that an end of a rail needs beside its address; without a gateway, the way is the device.
+/// A route that an end of a rail needs in addition to its address; without a gateway, the route leads to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) to: IpAddr,
@@ -55,7 +56,7 @@ impl Network {
         Self::Pod,
     ];
 
-    /// Its name, as [`FromStr`] reads it.
+    /// The name, as [`FromStr`] reads it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Subnet => "subnet",
@@ -67,7 +68,7 @@ impl Network {
         }
     }
 
-    /// How many rails it takes, for people.
+    /// Returns the allowed numbers of rails, as text for messages.
     pub(crate) fn rails_allowed(self) -> &'static str {
         match self {
             Self::Pod => "1 rate, as each node has one interface",
@@ -76,7 +77,7 @@ impl Network {
         }
     }
 
-    /// What to write instead of a wrong number of rates.
+    /// Returns the help for a wrong number of rates.
     pub(crate) fn rails_help(self) -> &'static str {
         match self {
             Self::Pod => "write one rate, such as 100mbit; the other networks take several rails",
@@ -87,12 +88,12 @@ impl Network {
         }
     }
 
-    /// Whether a switch or router must be between the nodes, however few they are.
+    /// Whether a switch or router must connect the nodes, however few they are.
     pub fn needs_switch(self) -> bool {
         !matches!(self, Self::Subnet | Self::HostRoutes)
     }
 
-    /// The network of one rail.
+    /// Returns the kind of network of one rail.
     pub(crate) fn of_rail(self, rail: usize) -> Self {
         match self {
             Self::Management if rail == 0 => Self::Subnet,
@@ -101,7 +102,7 @@ impl Network {
         }
     }
 
-    /// The rail whose bridge the ports of `rail` belong to; `None` where a router forwards.
+    /// Returns the rail whose bridge the ports of `rail` belong to; `None` where a router forwards.
     pub(crate) fn bridge(self, rail: usize) -> Option<usize> {
         match self.of_rail(rail) {
             Self::Routed | Self::Pod => None,
@@ -110,7 +111,7 @@ impl Network {
         }
     }
 
-    /// The IPv4 and the IPv6 address of a node's end.
+    /// Returns the IPv4 and the IPv6 address of a node's end.
     pub(crate) fn addresses(self, rail: usize, node: Node) -> [Address; 2] {
         let (number, host) = (rail as u8, node.host());
         let (v4, v6) = (ipv4_of(rail, node), ipv6_of(rail, node));
@@ -126,7 +127,7 @@ impl Network {
         }
     }
 
-    /// The addresses of the router's end of the link to a node; without a router there are none.
+    /// Returns the addresses of the router's end of the link to a node; `None` without a router.
     pub(crate) fn gateways(self, rail: usize, node: Node) -> Option<[Address; 2]> {
         let (number, host) = (rail as u8, node.host());
         match self.of_rail(rail) {
@@ -139,7 +140,7 @@ impl Network {
         }
     }
 
-    /// The routes of a node's end, for IPv4 and IPv6.
+    /// Returns the routes of a node's end, for IPv4 and IPv6.
     pub(crate) fn routes(self, rail: usize, node: Node) -> Option<[Route; 2]> {
         let rails: [(IpAddr, u8); 2] = [
             (Ipv4Addr::new(10, 77, rail as u8, 0).into(), 24),
@@ -160,7 +161,7 @@ impl Network {
         }))
     }
 
-    /// Whether the lab tells each node the hardware addresses of the others on a rail.
+    /// Whether the lab sets each node's neighbour entries for the other nodes on a rail.
     pub(crate) fn tells_neighbours(self, rail: usize) -> bool {
         matches!(self.of_rail(rail), Self::Subnet | Self::HostRoutes)
     }
@@ -189,12 +190,12 @@ fn pair(v4: (Ipv4Addr, u8), v6: (Ipv6Addr, u8)) -> [Address; 2] {
     ]
 }
 
-/// An address of the link from a node to the router.
+/// Returns an address of the link from a node to the router.
 fn link_of(rail: usize, node: Node, end: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd10, 0x77, 0, rail as u16, 0, 0, node.host().into(), end)
 }
 
-/// An address in the subnet of a pod.
+/// Returns an address in the subnet of a pod.
 fn pod_of(node: Node, end: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd10, 0x77, 0, node.host().into(), 0, 0, 0, end)
 }
@@ -237,7 +238,7 @@ mod tests {
         }
     }
 
-    /// What an address and others of its network have in common.
+    /// Returns the network part of an address.
     fn part(end: &Address) -> u128 {
         match end.address {
             IpAddr::V4(v4) => u128::from(u32::from(v4) >> (32 - end.prefix_bits)),

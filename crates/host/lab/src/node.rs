@@ -1,4 +1,4 @@
-//! The namespaces of a lab: its nodes, and the switch where it has one.
+//! The namespaces of a lab: its nodes, and the switch if the lab has one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use crate::error::LabError;
 use crate::spec::{LabSpec, Side};
 
-/// One of the nodes of a lab, by its number from 0; side a is node 0, and side b node 1.
+/// A node of a lab, by its number from 0; side a is node 0, and side b node 1.
 ///
-/// A value may be of a larger lab; what takes one refuses a node that its lab has not.
+/// A value may belong to a larger lab; functions refuse a node that their lab does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node(u8);
 
-/// How the namespaces of a lab hang together.
+/// Arrangement of the namespaces of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Sides a and b, with a link per rail from one to the other.
@@ -24,25 +24,25 @@ pub(crate) enum Form {
     },
 }
 
-/// The most namespaces of one lab.
+/// Maximum number of namespaces of one lab.
 pub(crate) const MAX_SEATS: usize = LabSpec::MAX_NODES + 1;
 
 impl Node {
     /// Node `index`, from 0.
     ///
     /// # Errors
-    /// [`LabError::BadValue`] for more than a lab can have.
+    /// [`LabError::BadValue`] for a number above the maximum of a lab.
     pub fn new(index: usize) -> Result<Self, LabError> {
         let small = u8::try_from(index).ok().filter(|_| index < LabSpec::MAX_NODES);
         small.map(Self).ok_or_else(|| LabError::bad("node", index, allowed()))
     }
 
-    /// Its number, from 0.
+    /// The number, from 0.
     pub fn index(self) -> usize {
         self.0.into()
     }
 
-    /// The last number of the addresses of this node.
+    /// The last number of this node's addresses.
     pub(crate) fn host(self) -> u8 {
         self.0 + 1
     }
@@ -84,7 +84,7 @@ impl Form {
         nodes.map_or(Self::Pair, |nodes| Self::Switched { nodes })
     }
 
-    /// The form of a lab with so many namespaces, of which nothing else is known.
+    /// Derives the form of a lab from its number of namespaces alone.
     pub(crate) fn of_seats(seats: usize) -> Option<Self> {
         match seats {
             2 => Some(Self::Pair),
@@ -102,11 +102,11 @@ impl Form {
 
     /// Every node, in order.
     pub(crate) fn all_nodes(self) -> impl Iterator<Item = Node> {
-        // A form has no more nodes than a byte can count.
+        // The number of nodes always fits in a byte.
         (0..self.nodes()).map(|index| Node(index as u8))
     }
 
-    /// The place of the switch behind the nodes.
+    /// The seat of the switch, after the nodes.
     pub(crate) fn switch(self) -> Option<usize> {
         match self {
             Self::Pair => None,
@@ -114,7 +114,7 @@ impl Form {
         }
     }
 
-    /// How many namespaces there are: the nodes, and then the switch.
+    /// Number of namespaces: the nodes, and then the switch.
     pub(crate) fn seats(self) -> usize {
         self.nodes() + usize::from(self.switch().is_some())
     }
@@ -129,7 +129,7 @@ impl Form {
         }
     }
 
-    /// Says which namespace it is, as a message needs it.
+    /// Names the namespace for messages.
     pub(crate) fn title(self, seat: usize) -> String {
         match (self, seat) {
             (Self::Pair, _) => format!("side {}", self.suffix(seat)),
@@ -138,7 +138,7 @@ impl Form {
         }
     }
 
-    /// The form of a lab of which only these suffixes are left.
+    /// Derives the form of a lab from its remaining suffixes alone.
     pub(crate) fn of_suffixes<'a>(suffixes: impl Iterator<Item = &'a str>) -> Self {
         let nodes = suffixes.filter_map(|suffix| match suffix {
             SWITCH => Some(2),
@@ -147,7 +147,7 @@ impl Form {
         Self::of(nodes.max().map(|nodes| nodes.max(2)))
     }
 
-    /// Whether the name of a lab's namespace ends so.
+    /// Whether the text is a possible last part of a namespace's name.
     pub(crate) fn is_suffix(text: &str) -> bool {
         let is_node = || {
             let digits = text.strip_prefix("node").unwrap_or_default();

@@ -9,14 +9,14 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Gives the calling thread a fresh network namespace; other threads stay where they are.
+/// Gives the calling thread a new network namespace; other threads stay where they are.
 pub(crate) fn unshare_network() -> Result<(), Errno> {
-    // SAFETY: the contract speaks of `FILES` only, which would split the table of descriptors.
+    // SAFETY: the contract concerns `FILES` only, which would split the table of descriptors.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
 }
 
-/// Gives the calling process, which must have one thread, a fresh user namespace and a network
-/// namespace that it rules.
+/// Gives the calling process, which must have one thread, a new user namespace and a network
+/// namespace that belongs to the new user namespace.
 pub(crate) fn unshare_user_and_network() -> Result<(), Errno> {
     // SAFETY: as above, the table of descriptors is not touched.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
@@ -25,10 +25,11 @@ pub(crate) fn unshare_user_and_network() -> Result<(), Errno> {
 /// Runs `child` in a copy of this process that ends with the returned exit status.
 ///
 /// # Safety
-/// Other threads are gone in the copy, and locks they held stay locked for ever. So `child` may
-/// make bare system calls only: no allocation, no lock, no `std::io`, no panic.
+/// Other threads are gone in the copy, and locks they held stay locked forever. So `child` may make
+/// bare system calls only: no allocation, no lock, no `std::io`, no panic.
 pub(crate) unsafe fn fork(child: impl FnOnce() -> i32) -> io::Result<Pid> {
-    // SAFETY: fork has no precondition of its own; the caller vouches for what the copy does.
+    // SAFETY: fork itself has no precondition; the caller guarantees that `child` is safe to run in
+    // the copy.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -48,7 +49,7 @@ pub(crate) unsafe fn before_exec(
     command: &mut Command,
     join: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    // SAFETY: the caller vouches that `join` is fit for the time between fork and exec.
+    // SAFETY: the caller guarantees that `join` is safe between fork and exec.
     unsafe { command.pre_exec(join) };
 }
 
@@ -64,7 +65,7 @@ pub(crate) unsafe fn close_all_but(keep: [RawFd; 2]) -> Result<(), Errno> {
         if first > last || last == u32::MAX && first == 0 {
             continue;
         }
-        // SAFETY: plain integers; the caller vouches that nothing uses what is closed.
+        // SAFETY: plain integers; the caller guarantees that the closed descriptors are not used.
         let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if result != 0 {
             return Err(Errno::NOSYS);
@@ -73,10 +74,10 @@ pub(crate) unsafe fn close_all_but(keep: [RawFd; 2]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Puts every signal back to what a fresh program has, so that no handler of the original runs.
+/// Resets every signal to the default of a new program, so that no handler of the original runs.
 pub(crate) fn reset_signals() {
     for signal in 1..=64 {
-        // SAFETY: sets no handler; signals that cannot be changed answer with an error.
+        // SAFETY: sets no handler; signals that cannot be changed return an error.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }

@@ -1,4 +1,4 @@
-//! Which privileges this process has, and which it lacks.
+//! The privileges that this process has, and those that it lacks.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,17 @@ use crate::holder::Holder;
 use crate::named;
 use crate::node::Form;
 
-/// Which privilege builds a lab.
+/// The privilege that builds a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
-    /// Namespaces with names in `/run/netns`, seen by everybody.
+    /// Namespaces with names in `/run/netns`, visible to every user.
     Root,
     /// Namespaces inside a user namespace, kept alive by a process of this user.
     UserNamespace,
 }
 
 impl Privilege {
-    /// The word for people and JSON.
+    /// The name for output and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Root => "root",
@@ -31,26 +31,26 @@ impl Privilege {
     }
 }
 
-/// Finds out how this process could build a lab; changes nothing that stays.
+/// Determines how this process could build a lab; changes nothing permanently.
 ///
 /// # Errors
-/// [`LabError::NotPermitted`] naming the missing permission and what grants it.
+/// [`LabError::NotPermitted`], with the missing permission and the way to grant it.
 pub fn availability() -> Result<Privilege, LabError> {
     if is_root() {
         return Ok(Privilege::Root);
     }
-    // Only trying shows it: sysctls, security modules and seccomp filters can all refuse.
+    // Only an attempt can find out: sysctls, security modules and seccomp filters can all refuse.
     let nothing = fs::File::open("/dev/null").during(|| "opening /dev/null".into())?;
     Holder::spawn(std::os::fd::AsFd::as_fd(&nothing), Form::Pair)?;
     Ok(Privilege::UserNamespace)
 }
 
-/// Whether network namespaces can be made and given a name.
+/// Whether this process can make network namespaces and name them.
 pub(crate) fn is_root() -> bool {
     lacking_for_root().is_none()
 }
 
-/// Turns the refusal of a step towards a user namespace into what is missing.
+/// Builds the error for a failed step towards a user namespace, with the missing permission.
 pub(crate) fn explain(step: &str, errno: Errno) -> LabError {
     let root = lacking_for_root().unwrap_or_else(|| "nothing for root".into());
     let (cause, grant) = explain_user_namespace(errno, |path| fs::read_to_string(path));
@@ -79,7 +79,7 @@ fn lacking_for_root() -> Option<String> {
     Some(format!("mounting is refused ({})", io::Error::from(errno)))
 }
 
-/// The cause and the grant, from the errno and the switches that distributions have.
+/// Returns the cause and the fix, from the errno and the sysctls that distributions have.
 fn explain_user_namespace(
     errno: Errno,
     read: impl Fn(&str) -> io::Result<String>,

@@ -1,4 +1,4 @@
-//! The processes of the machine: which are inside a lab, and how to end them.
+//! The processes of the machine: finding those inside a lab, and ending them.
 
 use std::fs;
 use std::io;
@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 use crate::error::LabError;
 use crate::namespaces::Identity;
 
-/// How long processes may take to end by themselves after SIGTERM.
+/// Time that processes get to end by themselves after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long the kernel may take to end one after SIGKILL.
+/// Time that the kernel gets to end a process after SIGKILL.
 const KILL_TIME: Duration = Duration::from_secs(5);
 
-/// Identifies a process, so that nobody takes a later one with its id for it.
+/// Identity of a process, which distinguishes it from a later process with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub(crate) start_ticks: u64,
 }
 
 impl ProcessId {
-    /// `None` if it is not in `/proc`.
+    /// Identifies a running process; `None` if `/proc` does not show it.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         Some(Self { pid: pid.as_raw_pid(), start_ticks: start_ticks(pid)? })
     }
@@ -36,14 +36,14 @@ impl ProcessId {
         Self::of(getpid())
     }
 
-    /// `None` once it has ended.
+    /// Returns the process; `None` once it has ended.
     pub(crate) fn process(&self) -> Option<Pid> {
         let pid = Pid::from_raw(self.pid)?;
         (start_ticks(pid)? == self.start_ticks).then_some(pid)
     }
 }
 
-/// All processes that `/proc` shows.
+/// Lists all processes that `/proc` shows.
 pub(crate) fn all() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pid = |entry: io::Result<fs::DirEntry>| {
@@ -52,9 +52,9 @@ pub(crate) fn all() -> Vec<Pid> {
     entries.filter_map(pid).collect()
 }
 
-/// Processes whose main thread is in one of the namespaces, this one excepted.
+/// Lists processes whose main thread is in one of the namespaces, except this process.
 ///
-/// A thread that visits a lab does not make its process one of the lab's.
+/// A process with only another thread in a lab does not count.
 pub(crate) fn inside(namespaces: &[Identity]) -> Vec<Pid> {
     all().into_iter().filter(|pid| *pid != getpid() && is_inside(*pid, namespaces)).collect()
 }
@@ -64,7 +64,7 @@ pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Res
     let deadline = Instant::now() + GRACE + KILL_TIME;
     let mut signal = Signal::TERM;
     loop {
-        // A process that ends may have started another one meanwhile: look again each time.
+        // A process that ends may have started another one meanwhile: search again each time.
         let mut found = inside(namespaces);
         found.retain(|pid| pid.as_raw_pid() != except);
         if found.is_empty() {
@@ -77,7 +77,7 @@ pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Res
         }
         let mut handles = Vec::new();
         for pid in found {
-            // The handle stays with this process, so the signal can reach no other one.
+            // The handle refers to this process only, so the signal can't reach another one.
             if let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
                 && is_inside(pid, namespaces)
                 && pidfd_send_signal(&handle, signal).is_ok()
@@ -91,13 +91,14 @@ pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Res
     }
 }
 
-/// The process that has taken the lock of this file, if it can be seen from here.
+/// Returns the process that holds the lock of this file, if it is visible from this process.
 pub(crate) fn who_locks(file: impl AsFd) -> Option<i32> {
     let stat = rustix::fs::fstat(file).ok()?;
     locker(&fs::read_to_string("/proc/locks").ok()?, (stat.st_dev, stat.st_ino))
 }
 
-/// A line is `1: FLOCK  ADVISORY  WRITE 4711 00:04:4026532201 0 EOF`: the process, and then device and inode.
+/// Finds the process in lines like `1: FLOCK  ADVISORY  WRITE 4711 00:04:4026532201 0 EOF`: the process, and then
+/// device and inode.
 fn locker(locks: &str, (device, inode): Identity) -> Option<i32> {
     let place =
         format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -108,7 +109,7 @@ fn locker(locks: &str, (device, inode): Identity) -> Option<i32> {
     })
 }
 
-/// Ends one process at once and waits for it.
+/// Kills one process and waits for it.
 pub(crate) fn kill(pid: Pid) -> Result<(), Errno> {
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
         Err(Errno::SRCH) => return Ok(()),
@@ -121,10 +122,11 @@ pub(crate) fn kill(pid: Pid) -> Result<(), Errno> {
     if wait_all(&[handle], KILL_TIME) { Ok(()) } else { Err(Errno::TIMEDOUT) }
 }
 
-/// When a running process started, in clock ticks since boot; `None` once it has ended.
+/// Returns the start time of a running process, in clock ticks since boot; `None` once it has
+/// ended.
 fn start_ticks(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The name, in parentheses, may hold spaces and parentheses itself.
+    // The name, in parentheses, may itself hold spaces and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields = rest.split_whitespace().collect::<Vec<_>>();
     let ended = matches!(*fields.first()?, "Z" | "X");
@@ -132,12 +134,12 @@ fn start_ticks(pid: Pid) -> Option<u64> {
 }
 
 fn is_inside(pid: Pid, namespaces: &[Identity]) -> bool {
-    // An unreadable entry is another user's, or its process has just ended.
+    // An unreadable entry belongs to another user, or its process has just ended.
     rustix::fs::stat(format!("/proc/{}/ns/net", pid.as_raw_pid()))
         .is_ok_and(|stat| namespaces.contains(&(stat.st_dev, stat.st_ino)))
 }
 
-/// Waits; returns whether all ended in time.
+/// Waits for all to end; returns whether they did in time.
 fn wait_all(handles: &[OwnedFd], patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     handles.iter().all(|handle| {

@@ -9,7 +9,7 @@ use crate::error::LabError;
 /// stream carries 0.956 of it as payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// A whole number of kbit/s, so that text and number name each other; `None` is unlimited.
+    /// A whole number of kbit/s, so that text and number convert exactly; `None` is unlimited.
     kbit_per_second: Option<u64>,
 }
 
@@ -42,12 +42,12 @@ impl Rate {
         self.kbit_per_second.map(|kbit| kbit * 125)
     }
 
-    /// What the kernel reports back, rounded to the nearest kbit/s.
+    /// Converts the kernel's value, rounded to the nearest kbit/s.
     pub(crate) fn from_kernel(bytes_per_second: u64) -> Self {
         Self { kbit_per_second: Some((bytes_per_second + 62) / 125) }
     }
 
-    /// The slower of the two.
+    /// Returns the slower of the two.
     pub fn min(self, other: Self) -> Self {
         match (self.kbit_per_second, other.kbit_per_second) {
             (None, _) => other,
@@ -81,7 +81,7 @@ impl FromStr for Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Three decimals at most, so that a rate reads at a glance and parses back to itself.
+        // At most three decimals keep a rate readable, and it still parses back to itself.
         let (value, unit) = match self.kbit_per_second {
             None => return f.pad("unlimited"),
             Some(kbit) if kbit >= 1_000_000 && kbit % 1000 == 0 => (kbit / 1000, "gbit"),
@@ -96,7 +96,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Reads a decimal number times `10^decimals` exactly; more decimals than that are refused.
+/// Reads a decimal number times `10^decimals` exactly; refuses more decimals than that.
 fn scaled(number: &str, decimals: usize) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());

@@ -1,7 +1,7 @@
-//! The little about labs that the system does not keep itself, one file per lab.
+//! Records of labs, one file per lab, for the few facts that the system does not keep itself.
 //!
-//! A file is written before anything is built and removed after everything is gone, so whatever a
-//! crash leaves can be found by it.
+//! A file is written before anything is built and removed after everything is gone, so it leads to
+//! whatever a crash leaves.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
@@ -23,47 +23,47 @@ use crate::privilege;
 use crate::processes::{ProcessId, who_locks};
 use crate::spec::validate_name;
 
-/// The file of one lab.
+/// The contents of a lab's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) schema_version: u32,
-    /// Tells apart labs from before the last boot, of which only files are left.
+    /// Distinguishes labs from before the last boot, of which only files are left.
     pub(crate) boot_id: String,
     /// False while the lab is being built.
     pub(crate) ready: bool,
     pub(crate) rails: usize,
-    /// How many nodes hang on the switch; `None` where there is no switch.
+    /// Number of nodes on the switch; `None` where there is no switch.
     #[serde(default)]
     pub(crate) nodes: Option<usize>,
     #[serde(default)]
     pub(crate) network: Network,
     pub(crate) queue_ms: u32,
     pub(crate) mtu: u32,
-    /// The process that made the lab for itself.
+    /// The process that the lab is tied to.
     #[serde(default)]
     pub(crate) owner: Option<ProcessId>,
     /// Without root, the process that keeps the namespaces alive.
     pub(crate) holder: Option<HolderId>,
-    /// With root, which namespaces were made for the lab.
+    /// With root, the namespaces made for the lab.
     pub(crate) namespaces: Option<Vec<Identity>>,
 }
 
-/// What the file of a lab says.
+/// State of a lab's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     Record(Record),
-    /// The file is there, but a crash or a stranger has spoilt it.
+    /// The file exists, but its contents are not a valid record.
     Unreadable,
 }
 
-/// Where this user's labs are recorded.
+/// The directory with the records of this user's labs.
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     directory: PathBuf,
     privileged: bool,
 }
 
-/// The right to change labs; one process at a time has it.
+/// The exclusive right to change labs; one process at a time has it.
 #[derive(Debug)]
 pub(crate) struct Lock<'a> {
     registry: &'a Registry,
@@ -73,8 +73,8 @@ pub(crate) struct Lock<'a> {
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long one process may have the lock before others take it for hung. Where many take turns, the last one waits
-/// longer than any of them works.
+/// Time that one process may hold the lock before waiters report it as hung. Each new lock holder restarts the time, so
+/// a waiter may wait longer behind many processes that take turns.
 struct Patience {
     holder: Option<i32>,
     until: Instant,
@@ -98,9 +98,10 @@ impl Registry {
         let privileged = privilege::is_root();
         let uid = geteuid().as_raw();
         let session = PathBuf::from(format!("/run/user/{uid}"));
-        // The folder above is this module's, too: it is checked, and removed with the last lab.
+        // The parent directory belongs to this module, too: it is checked, and removed with the
+        // last lab.
         let base = if privileged {
-            // Not /run/polyrail: that belongs to the exporter of metrics, and may have another owner.
+            // Not /run/polyrail: that belongs to the metrics exporter, and may have another owner.
             PathBuf::from("/run/polyrail-labs")
         } else if fs::metadata(&session).is_ok_and(|found| found.uid() == uid) {
             session.join("polyrail")
@@ -110,7 +111,7 @@ impl Registry {
         Self { directory: base.join("lab"), privileged }
     }
 
-    /// Whether labs here are made with root's rights.
+    /// Whether labs in this registry are made with root's rights.
     pub(crate) fn privileged(&self) -> bool {
         self.privileged
     }
@@ -120,7 +121,7 @@ impl Registry {
         self.lock_while(&|| Ok(()))
     }
 
-    /// The same, until `go_on` fails.
+    /// Waits for the lock until `go_on` fails.
     pub(crate) fn lock_while(
         &self,
         go_on: &dyn Fn() -> Result<(), LabError>,
@@ -130,8 +131,8 @@ impl Registry {
             go_on()?;
             let late = patience.ends(self.holder(), Instant::now());
             match self.make_directory() {
-                // Somebody finished with the last lab and removed the directory under our feet, or
-                // while it was being made, which then finds it there and gone.
+                // Another process removed the last lab and its directory just before, or while the
+                // directory was being made, which then fails because it is there and gone.
                 Err(LabError::System { errno, .. })
                     if matches!(errno.kind(), NotFound | AlreadyExists)
                         && !self.directory.is_file()
@@ -151,27 +152,27 @@ impl Registry {
         }
     }
 
-    /// The process that changes labs right now, if it can be seen from here.
+    /// The process that is changing labs now, if it is visible from this process.
     fn holder(&self) -> Option<i32> {
         File::open(&self.directory).ok().and_then(who_locks)
     }
 
-    /// The lock, if there is anything to lock and no other process has it just now. Dropping it removes
-    /// a directory that is empty.
+    /// Takes the lock if the directory exists and no other process has the lock now. Dropping the lock removes an empty
+    /// directory.
     pub(crate) fn lock_if_free(&self) -> Option<Lock<'_>> {
         self.directory.exists().then(|| self.try_lock().ok().flatten()).flatten()
     }
 
     /// Whether some process is changing labs right now.
     pub(crate) fn is_locked(&self) -> bool {
-        // A shared lock, so that two readers do not take each other for a writer.
+        // A shared lock, so that two readers do not mistake each other for a writer.
         let free = File::open(&self.directory).is_ok_and(|directory| {
             flock(&directory, FlockOperation::NonBlockingLockShared).is_ok()
         });
         self.directory.exists() && !free
     }
 
-    /// The labs with a file.
+    /// Lists the labs with a file.
     pub(crate) fn labs(&self) -> Result<Vec<String>, LabError> {
         self.check_directory()?;
         let entries = match fs::read_dir(&self.directory) {
@@ -186,7 +187,7 @@ impl Registry {
         Ok(labs)
     }
 
-    /// `None` when the lab has no file.
+    /// Reads a lab's record; `None` when the lab has no file.
     pub(crate) fn read(&self, lab: &str) -> Result<Option<Entry>, LabError> {
         self.check_directory()?;
         let path = self.path(lab);
@@ -201,15 +202,15 @@ impl Registry {
         }
     }
 
-    /// Takes the lab for this process, until the file is dropped or the process ends, whichever way. The kernel frees it
-    /// then, so that everybody who sees the record sees it, also a process with PIDs of its own.
+    /// Marks the lab as tied to this process, until the returned file is dropped or the process ends in any way. The
+    /// kernel then releases the mark, so every process that sees the record notices, also one with its own PIDs.
     pub(crate) fn own(&self, lab: &str) -> Result<Owned, LabError> {
         self.check_directory()?;
         let path = self.path(lab);
-        // Opened anew: a holder shares what the record was made with.
+        // Opened again: a holder shares the open file with which the record was made.
         let file = File::open(&path).during_path("opening", &path)?;
         let deadline = Instant::now() + PATIENCE;
-        // Who looks whether it is owned has it for a moment.
+        // `is_owned` takes a shared lock for a moment.
         while let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if errno != Errno::WOULDBLOCK {
                 return Err(errno).during_path("locking", &path);
@@ -222,17 +223,17 @@ impl Registry {
         Ok(Owned(file))
     }
 
-    /// Whether some process has the lab for itself.
+    /// Whether the process that the lab is tied to still runs.
     pub(crate) fn is_owned(&self, lab: &str) -> bool {
-        // A shared lock, so that two readers do not take each other for the owner.
+        // A shared lock, so that two readers do not mistake each other for the owner.
         let file = self.check_directory().ok().and_then(|()| File::open(self.path(lab)).ok());
         file.is_some_and(|file| {
             flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
         })
     }
 
-    /// Keeps others off the lab until the file is dropped or the process ends; the process that has it, if somebody else
-    /// does.
+    /// Takes exclusive use of the lab until the file is dropped or the process ends. If another process has it, returns
+    /// the id of that process, where it is visible.
     pub(crate) fn use_alone(&self, lab: &str) -> Result<Result<Owned, Option<i32>>, LabError> {
         self.check_directory()?;
         let path = self.use_path(lab);
@@ -258,13 +259,13 @@ impl Registry {
         builder.mode(0o700).recursive(true);
         builder.create(&self.directory).during_path("making", &self.directory)?;
         self.check_directory()?;
-        // Whoever can open it can lock it.
+        // Every user who can open the directory can lock it.
         let private = fs::Permissions::from_mode(0o700);
         fs::set_permissions(&self.directory, private).during_path("guarding", &self.directory)
     }
 
-    /// Refuses a directory that others may write to: in one like /tmp another user could have made it first. What is in it is
-    /// believed, and only then looked at. It need not be there.
+    /// Refuses a directory that other users may write to: in a directory like /tmp another user could have made it
+    /// first, and the records in it are trusted. A missing directory is accepted.
     fn check_directory(&self) -> Result<(), LabError> {
         for path in [self.directory.parent(), Some(&*self.directory)].into_iter().flatten() {
             let found = match fs::symlink_metadata(path) {
@@ -285,7 +286,7 @@ impl Registry {
         Ok(())
     }
 
-    /// `None` if another process has the lock, or has just removed the directory.
+    /// Takes the lock; `None` if another process has it, or has just removed the directory.
     fn try_lock(&self) -> Result<Option<Lock<'_>>, LabError> {
         let directory = match File::open(&self.directory) {
             Err(error) if error.kind() == NotFound => return Ok(None),
@@ -301,7 +302,7 @@ impl Registry {
     }
 }
 
-/// Tells everybody that the process lives for which a lab was made.
+/// A lock on a file of a lab. While it is held, other processes can see that its holder still runs.
 #[derive(Debug)]
 pub(crate) struct Owned(File);
 
@@ -317,14 +318,14 @@ impl Lock<'_> {
     pub(crate) fn create(&self, lab: &str, record: &Record) -> Result<File, LabError> {
         let path = self.registry.path(lab);
         let mut options = File::options();
-        // Who can open it can lock it.
+        // Every user who can open the file can lock it.
         options.read(true).write(true).create_new(true).mode(0o600);
         let mut file = options.open(&path).during_path("making", &path)?;
         self.write(&mut file, lab, record)?;
         Ok(file)
     }
 
-    /// Replaces what the file says, in place: a holder keeps this very file open.
+    /// Replaces the file's contents, in place: a holder keeps this very file open.
     pub(crate) fn write(
         &self,
         file: &mut File,
@@ -341,7 +342,7 @@ impl Lock<'_> {
         file.set_len(text.len() as u64).during_path("writing", &path)
     }
 
-    /// Removes the lab's file if it has one.
+    /// Removes the lab's files, if they exist.
     pub(crate) fn remove(&self, lab: &str) -> Result<(), LabError> {
         for path in [self.registry.use_path(lab), self.registry.path(lab)] {
             match fs::remove_file(&path) {
@@ -352,7 +353,7 @@ impl Lock<'_> {
         Ok(())
     }
 
-    /// Where root notes that it made the directory of namespaces.
+    /// Path of root's note that it made the directory of namespaces.
     pub(crate) fn note_path(&self) -> PathBuf {
         self.registry.directory.join("netns-directory")
     }
@@ -360,21 +361,23 @@ impl Lock<'_> {
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        // These succeed only when empty, and while the lock is held, so nobody loses anything.
+        // These calls succeed only on empty directories, and the lock is held, so no record is
+        // lost.
         let _ = fs::remove_dir(&self.registry.directory);
         let _ = self.registry.directory.parent().map(fs::remove_dir);
-        // A program that another thread starts just now has the descriptor until it runs, so closing may not be enough.
+        // A child process that another thread is starting has the descriptor until it runs its program, so closing may
+        // not be enough.
         let _ = flock(&self.directory, FlockOperation::Unlock);
     }
 }
 
-/// The lab that a file of this path belongs to.
+/// Returns the lab that a file of this path belongs to.
 pub(crate) fn lab_of(path: &Path) -> Option<String> {
     let lab = path.file_name()?.to_str()?.strip_suffix(".json")?;
     validate_name(lab).ok().map(|()| lab.to_owned())
 }
 
-/// Changes with every boot of the machine.
+/// Returns an id that changes with every boot of the machine.
 pub(crate) fn boot_id() -> Result<String, LabError> {
     let boot = polyrail_sys::interfaces::boot_id().during(|| "reading the boot's name".into())?;
     Ok(boot.to_string())
@@ -396,7 +399,7 @@ mod tests {
         }
         let last = begin + PATIENCE * 50;
         assert!(!patience.ends(Some(100), last + PATIENCE));
-        // One that is not seen may be the same.
+        // An invisible holder may be the same process.
         assert!(patience.ends(None, last + PATIENCE * 2));
         assert!(patience.ends(Some(100), last + PATIENCE * 2));
     }

@@ -1,4 +1,4 @@
-//! What a lab is made of: its name, sides, rails and their addresses.
+//! The specification of a lab: its name, sides, rails and their addresses.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,37 +9,38 @@ use crate::network::Network;
 use crate::node::Node;
 use crate::rate::Rate;
 
-/// What [`Lab::up`](crate::Lab::up) shall build.
+/// Everything that [`Lab::up`](crate::Lab::up) needs to know to build a lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabSpec {
     /// 1 to 32 letters, digits, `-` or `_`, the first a letter or digit.
     pub name: String,
     /// The speed of each rail, in both directions; 1 to 16 rails.
     pub rails: Vec<Rate>,
-    /// How many nodes hang on a switch, 2 to 32; `None` joins sides a and b directly, without a switch.
+    /// Number of nodes on the switch, 2 to 32; `None` joins sides a and b directly, without a switch.
     pub nodes: Option<usize>,
-    /// Which addresses and routes the rails have. Some networks need a switch, which 2 nodes then hang on by default.
+    /// The addresses and routes that the rails have. Some networks need a switch, to which 2 nodes are then connected
+    /// by default.
     pub network: Network,
-    /// How long a full queue at the shaper holds a packet, in milliseconds; 1 to 1000.
+    /// Time that a full queue at the shaper holds a packet, in milliseconds; 1 to 1000.
     pub queue_ms: u32,
     /// The largest IP packet, in bytes; 1280 (IPv6 needs it) to 65535.
     pub mtu: u32,
-    /// Whether it is for the calling process alone: once that has ended without removing it, the lab counts as
-    /// [broken](crate::LabState::Broken). [`Lab::up`](crate::Lab::up) removes such labs of this user before it
-    /// builds another of that kind.
+    /// Whether the lab is tied to the calling process: once the process has ended without removing it, the lab is
+    /// reported as [broken](crate::LabState::Broken). [`Lab::up`](crate::Lab::up) removes such labs of this user before
+    /// it builds another one tied to a process.
     pub ends_with_process: bool,
 }
 
 /// One of the two nodes of a lab without a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Where the connecting program runs by convention.
+    /// The side of the connecting program, by convention.
     A,
-    /// Where the listening program runs by convention.
+    /// The side of the listening program, by convention.
     B,
 }
 
-/// One rail as the kernel has it.
+/// The kernel's view of one rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RailInfo {
     /// 0 for the first rail.
@@ -60,26 +61,27 @@ pub struct RailEnd {
     pub ipv4: Ipv4Addr,
     /// The IPv6 address; `None` when the kernel runs without IPv6.
     pub ipv6: Option<Ipv6Addr>,
-    /// How fast this end sends.
+    /// The speed at which this end sends.
     pub rate: Rate,
-    /// How fast the port of the switch sends to this end; `None` without a switch.
+    /// The speed at which the port of the switch sends to this end; `None` without a switch.
     pub port_rate: Option<Rate>,
     /// Whether the interface is switched on at this end, and its port at the switch.
     pub up: bool,
 }
 
 impl LabSpec {
-    /// The most rails of one lab.
+    /// Maximum number of rails of one lab.
     pub const MAX_RAILS: usize = 16;
-    /// The most nodes of one lab.
+    /// Maximum number of nodes of one lab.
     pub const MAX_NODES: usize = 32;
-    /// The longest name, in bytes.
+    /// Maximum length of a name, in bytes.
     pub const MAX_NAME: usize = 32;
-    /// Long enough for a flow to fill the rail, short enough that a resend does not drown in it.
+    /// Default queue: long enough for a flow to fill the rail, short enough that a resend does not
+    /// get stuck behind it.
     pub const DEFAULT_QUEUE_MS: u32 = 10;
     pub const DEFAULT_MTU: u32 = 1500;
 
-    /// A lab with the default queue and MTU. [`Lab::up`](crate::Lab::up) checks the values.
+    /// Makes a spec with the default queue and MTU. [`Lab::up`](crate::Lab::up) checks the values.
     pub fn new(name: impl Into<String>, rails: Vec<Rate>) -> Self {
         let (queue_ms, mtu) = (Self::DEFAULT_QUEUE_MS, Self::DEFAULT_MTU);
         let ends_with_process = false;
@@ -112,7 +114,7 @@ impl LabSpec {
         Ok(rails)
     }
 
-    /// Checks what can be the name of a lab; whether there is one, the system knows.
+    /// Checks that a text is a valid name of a lab, not that such a lab exists.
     ///
     /// # Errors
     /// [`LabError::BadValue`].
@@ -120,7 +122,7 @@ impl LabSpec {
         validate_name(name)
     }
 
-    /// How many nodes hang on a switch, where there is one.
+    /// Number of nodes on a switch; `None` without a switch.
     pub(crate) fn switched_nodes(&self) -> Option<usize> {
         self.nodes.or_else(|| self.network.needs_switch().then_some(2))
     }
@@ -165,7 +167,7 @@ impl LabSpec {
     }
 }
 
-/// The rates as [`LabSpec::parse_rails`] reads them: `3x100mbit`, or `1gbit,2x4gbit`.
+/// Formats rates as [`LabSpec::parse_rails`] reads them: `3x100mbit`, or `1gbit,2x4gbit`.
 fn listed(rails: &[Rate]) -> String {
     let runs = rails.chunk_by(|one, next| one == next).map(|same| match same {
         [rate] => rate.to_string(),
@@ -213,7 +215,7 @@ impl fmt::Display for Side {
 }
 
 impl RailInfo {
-    /// The end on `node`.
+    /// Returns the end on `node`.
     ///
     /// # Panics
     /// If the lab has no such node.
@@ -226,18 +228,18 @@ impl RailInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) bytes_per_second: u64,
-    /// What may pass at once after a pause, in bytes.
+    /// Bytes that may pass at once after a pause.
     pub(crate) burst: u32,
-    /// What the queue holds, in bytes.
+    /// Capacity of the queue, in bytes.
     pub(crate) limit: u32,
 }
 
 impl Shape {
-    /// `None` for an unlimited rail, which has no token bucket.
+    /// Converts a rate; `None` for an unlimited rail, which has no token bucket.
     pub(crate) fn new(rate: Rate, queue_ms: u32) -> Result<Option<Self>, LabError> {
         let Some(bytes_per_second) = rate.bytes_per_second() else { return Ok(None) };
-        // A bucket smaller than a 64 KiB super-packet would make the kernel cut each one up, and
-        // one that fills in less than a scheduling hiccup would lose that time for good.
+        // With a bucket smaller than a 64 KiB super-packet, the kernel would cut each one up. A
+        // bucket that fills in less than a scheduling delay would lose that time for good.
         let burst = (bytes_per_second / 1000 * BURST_MS).max(128 * 1024);
         let limit = burst + bytes_per_second * u64::from(queue_ms) / 1000;
         let (Ok(burst), Ok(limit)) = (u32::try_from(burst), u32::try_from(limit)) else {
@@ -269,7 +271,7 @@ pub(crate) fn rail_name(index: usize) -> String {
     format!("rail{index}")
 }
 
-/// Reads `rail3` or `3`, without looking whether the lab has as many.
+/// Reads `rail3` or `3`, without checking that the lab has this rail.
 pub(crate) fn rail_index(text: &str) -> Option<usize> {
     let digits = text.strip_prefix("rail").unwrap_or(text);
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -278,22 +280,23 @@ pub(crate) fn rail_index(text: &str) -> Option<usize> {
     (index < LabSpec::MAX_RAILS).then_some(index)
 }
 
-/// `rail` is below [`LabSpec::MAX_RAILS`].
+/// Returns the IPv4 address of a node's end; `rail` is below [`LabSpec::MAX_RAILS`].
 pub(crate) fn ipv4_of(rail: usize, node: Node) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, rail as u8, node.host())
 }
 
-/// Reads like the IPv4 address of the same rail; `rail` is below [`LabSpec::MAX_RAILS`].
+/// Returns the IPv6 address, which resembles the IPv4 address of the same rail; `rail` is below
+/// [`LabSpec::MAX_RAILS`].
 pub(crate) fn ipv6_of(rail: usize, node: Node) -> Ipv6Addr {
     Ipv6Addr::new(0xfd10, 0x77, 0, rail as u16, 0, 0, 0, node.host().into())
 }
 
-/// From the range that nobody's hardware has.
+/// Returns a hardware address from the locally administered range, which no real hardware has.
 pub(crate) fn hardware_of(rail: usize, node: Node) -> [u8; 6] {
     [0x02, b'p', b'r', 0, rail as u8, node.host()]
 }
 
-/// The same for the port of the switch that leads to `node`.
+/// Returns the hardware address of the switch's port that leads to `node`.
 pub(crate) fn port_hardware_of(rail: usize, node: Node) -> [u8; 6] {
     [0x02, b'p', b'r', 1, rail as u8, node.host()]
 }

@@ -17,7 +17,7 @@ use crate::spec::{LabSpec, RailEnd, RailInfo, Shape, Side, hardware_of, rail_ind
 
 mod switch;
 
-/// A netlink socket in each namespace: the nodes, and then the switch where there is one.
+/// Netlink sockets, one in each namespace: the nodes, and then the switch where there is one.
 #[derive(Debug)]
 pub(crate) struct Wiring {
     form: Form,
@@ -25,10 +25,10 @@ pub(crate) struct Wiring {
     sockets: Vec<Netlink>,
 }
 
-/// How long the kernel may take to see that all ends of a rail are up.
+/// Maximum time for the kernel to notice that all ends of a rail are up.
 const CARRIER_TIME: Duration = Duration::from_secs(5);
 
-/// Interface numbers of rail 0 on side a and b, above what a fresh namespace brings along.
+/// Interface numbers of rail 0 on side a and b, above those that a new namespace has.
 const FIRST_INDEX: [u32; 2] = [100, 200];
 
 impl Wiring {
@@ -41,8 +41,8 @@ impl Wiring {
         Ok(Self { form, network, sockets: sockets.collect::<Result<_, _>>()? })
     }
 
-    /// Builds all rails of fresh namespaces and waits until they carry packets. Ends where `go_on`, which it asks before
-    /// each, fails.
+    /// Builds all rails in new namespaces and waits until they carry packets. Calls `go_on` before each rail, and stops
+    /// when it fails.
     pub(crate) fn build(
         &self,
         spec: &LabSpec,
@@ -62,7 +62,7 @@ impl Wiring {
         }
         for (rail, rate) in spec.rails.iter().enumerate() {
             go_on()?;
-            // Shaped before it is up, so that not one packet passes faster.
+            // The rate is set before the link is up, so that no packet passes faster.
             self.set_rate(rail, *rate, spec.queue_ms)?;
             self.switch_on(rail)?;
         }
@@ -70,7 +70,7 @@ impl Wiring {
         go_on()
     }
 
-    /// What the kernel has of each rail, in order.
+    /// Reads the kernel's view of each rail, in order.
     pub(crate) fn observe(&self) -> Result<Vec<RailInfo>, LabError> {
         let ipv6 = has_ipv6();
         let found = (0..self.form.seats()).map(|seat| self.shaped_links(seat));
@@ -109,44 +109,67 @@ impl Wiring {
         Ok((0..LabSpec::MAX_RAILS).filter_map(rail).collect())
     }
 
-    /// Shapes every end of a rail anew; packets in the queue stay where the kernel can keep them.
+    /// Sets the rate of every end of a rail; packets stay queued where the kernel can keep them.
     pub(crate) fn set_rate(&self, rail: usize, rate: Rate, queue_ms: u32) -> Result<(), LabError> {
         let shape = Shape::new(rate, queue_ms)?;
-        for (seat, link) in self.ends(rail)? {
-            let socket = &self.sockets[seat];
-            let step = || format!("setting {} on {} to {rate}", link.name, self.form.title(seat));
-            match shape {
-                Some(shape) => match socket.set_token_bucket(link.index, shape) {
-                    Err(Errno::NOENT | Errno::OPNOTSUPP) => {
-                        let (part, option) = ("sch_tbf", "CONFIG_NET_SCH_TBF");
-                        return Err(LabError::KernelLacks { part, option });
-                    }
-                    result => result.during(step)?,
-                },
-                None => {
-                    let buckets = socket.token_buckets().during(step)?;
-                    if buckets.iter().any(|(index, _)| *index == link.index) {
-                        socket.remove_token_bucket(link.index).during(step)?;
-                    }
-                }
-            }
-        }
-        Ok(())
+        self.ends(rail)?
+            .into_iter()
+            .try_for_each(|(seat, link)| self.shape(seat, &link, shape, rate))
     }
 
-    /// Switches one end off; what it leads to loses its carrier, as if the cable were pulled.
+    /// Sets the rate at which one node sends on a rail; other ends keep theirs.
+    pub(crate) fn set_rate_at(
+        &self,
+        rail: usize,
+        node: Node,
+        rate: Rate,
+        queue_ms: u32,
+    ) -> Result<(), LabError> {
+        let shape = Shape::new(rate, queue_ms)?;
+        let link = self.find(node.index(), &rail_name(rail))?;
+        self.shape(node.index(), &link, shape, rate)
+    }
+
+    fn shape(
+        &self,
+        seat: usize,
+        link: &Link,
+        shape: Option<Shape>,
+        rate: Rate,
+    ) -> Result<(), LabError> {
+        let socket = &self.sockets[seat];
+        let step = || format!("setting {} on {} to {rate}", link.name, self.form.title(seat));
+        match shape {
+            Some(shape) => match socket.set_token_bucket(link.index, shape) {
+                Err(Errno::NOENT | Errno::OPNOTSUPP) => {
+                    let (part, option) = ("sch_tbf", "CONFIG_NET_SCH_TBF");
+                    Err(LabError::KernelLacks { part, option })
+                }
+                result => result.during(step),
+            },
+            None => {
+                let buckets = socket.token_buckets().during(step)?;
+                if buckets.iter().any(|(index, _)| *index == link.index) {
+                    socket.remove_token_bucket(link.index).during(step)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Switches one end off; the other end loses its carrier, as if the cable were pulled.
     pub(crate) fn cut(&self, rail: usize, node: Node) -> Result<(), LabError> {
         let link = self.find(node.index(), &rail_name(rail))?;
         self.set_up(node.index(), &link, false)
     }
 
-    /// Switches all ends on and puts back what the kernel took away with the link.
+    /// Switches all ends on and restores what the kernel removed with the link.
     pub(crate) fn mend(&self, rail: usize) -> Result<(), LabError> {
         self.switch_on(rail)?;
         self.wait_for_carrier(rail..rail + 1)
     }
 
-    /// Removes every rail that is still there, and every part of one.
+    /// Removes every remaining rail, and every part of one.
     pub(crate) fn remove_rails(socket: &Netlink) -> Result<(), LabError> {
         let step = || "removing links".into();
         for link in socket.links().during(step)? {
@@ -161,7 +184,7 @@ impl Wiring {
         Ok(())
     }
 
-    /// Joins sides a and b.
+    /// Joins sides a and b with a pair of links.
     fn add_wire(
         &self,
         rail: usize,
@@ -181,8 +204,9 @@ impl Wiring {
         )
     }
 
-    /// The kernel recognizes a link with a far end by its two different numbers. Only for those it
-    /// notices at once that they came up; others may wait for a second.
+    /// Makes a pair of links. The kernel recognizes a link with a far end by its two different
+    /// numbers, and only for such links it notices at once that they came up; others may wait for a
+    /// second.
     fn add_peer_link(&self, seat: usize, link: &PeerLink<'_>) -> Result<(), LabError> {
         match self.sockets[seat].add_peer_link(link) {
             Err(Errno::OPNOTSUPP) => {
@@ -192,7 +216,7 @@ impl Wiring {
         }
     }
 
-    /// Every interface of a rail that sends, with its place.
+    /// Returns every interface of a rail that sends, with its seat.
     fn ends(&self, rail: usize) -> Result<Vec<(usize, Link)>, LabError> {
         let mut ends = Vec::new();
         for node in self.form.all_nodes() {
@@ -204,7 +228,7 @@ impl Wiring {
         Ok(ends)
     }
 
-    /// By name, whether each interface is on, and how fast it sends.
+    /// Maps the name of each interface to whether it is on and the speed at which it sends.
     fn shaped_links(&self, seat: usize) -> Result<BTreeMap<String, (bool, Rate)>, LabError> {
         let step = || format!("reading the queues of {}", self.form.title(seat));
         let buckets = self.sockets[seat].token_buckets().during(step)?;
@@ -239,12 +263,12 @@ impl Wiring {
         self.form.all_nodes().try_for_each(|node| self.switch_end_on(rail, node))
     }
 
-    /// A link that goes down loses its IPv6 addresses, its neighbours and all its routes. The
-    /// IPv4 routes come back by themselves, the rest does not; adding what is there changes
-    /// nothing.
+    /// Switches an end on and restores its configuration. A link that goes down loses its IPv6
+    /// addresses, its neighbours and all its routes. The kernel restores only the IPv4 routes;
+    /// adding existing entries again changes nothing.
     ///
-    /// It sets the neighbours itself. If the kernel had to ask for them on a cut rail, nobody would
-    /// answer, and the kernel would hold traffic back for seconds.
+    /// The neighbours are set here. If the kernel had to resolve them on a cut rail, no answer
+    /// would come, and the kernel would hold traffic back for seconds.
     fn switch_end_on(&self, rail: usize, node: Node) -> Result<(), LabError> {
         let (seat, place) = (node.index(), self.form.title(node.index()));
         let socket = &self.sockets[seat];
@@ -284,8 +308,8 @@ impl Wiring {
     fn wait_for_carrier(&self, rails: std::ops::Range<usize>) -> Result<(), LabError> {
         let deadline = Instant::now() + CARRIER_TIME;
         for seat in 0..self.form.seats() {
-            // Of the switch only the ports: packets pass as soon as they are up, and the kernel may take
-            // its time to say so of the bridge itself.
+            // On the switch, check only the ports: packets pass as soon as they are up, and the kernel may report the
+            // bridge itself as up much later.
             let rail_of =
                 if Some(seat) == self.form.switch() { switch::port_rail } else { own_rail };
             loop {
@@ -302,7 +326,7 @@ impl Wiring {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // The kernel says that a link is up a moment before its queue takes packets, and would drop
+        // The kernel reports a link as up a moment before its queue takes packets, and would drop
         // the first. Any change, even one without effect, waits until the kernel has finished.
         for seat in 0..self.form.seats() {
             self.set_up(seat, &self.find(seat, "lo")?, true)?;
@@ -315,7 +339,7 @@ fn own_rail(link: &Link) -> Option<usize> {
     link.name.starts_with("rail").then(|| rail_index(&link.name)).flatten()
 }
 
-/// A kernel without IPv6, or one booted with `ipv6.disable=1`, has no such file.
+/// Whether the kernel has IPv6: without it, or booted with `ipv6.disable=1`, this file is missing.
 pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }

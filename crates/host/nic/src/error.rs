@@ -1,21 +1,21 @@
-//! What can go wrong between this process and the kernel.
+//! Errors between this process and the kernel.
 
 use std::io;
 
 use polyrail_netlink::{Error, refusal};
 
-/// Why the kernel did not answer a question about a network interface.
+/// Reasons why the kernel did not answer a request about a network interface.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicError {
-    /// No conversation with the kernel is possible.
+    /// A socket or watch to the kernel can't be opened.
     #[error("{what} can't be opened: {source}")]
     Open {
-        /// What this process tried to open, such as a netlink socket.
+        /// The object that this process tried to open, such as a netlink socket.
         what: &'static str,
         source: io::Error,
     },
-    /// The kernel is too old, or was built without this.
+    /// The kernel is too old, or was built without the family.
     #[error("this kernel has no netlink family `{family}`")]
     NoFamily {
         /// The name of the family.
@@ -27,20 +27,20 @@ pub enum NicError {
         /// The request, with the interface.
         asked: String,
         source: io::Error,
-        /// Its own words, if it had any.
+        /// The kernel's own message, if there was one.
         said: Option<String>,
     },
     /// The answer can't be understood.
     #[error("{asked}: the kernel's answer has {fault}")]
     Malformed {
         asked: String,
-        /// What is wrong with the answer.
+        /// The problem with the answer.
         fault: &'static str,
     },
 }
 
 impl NicError {
-    /// What a netlink socket answered when it was asked for `asked`.
+    /// Converts an error of a netlink socket; `asked` describes the request.
     pub(crate) fn of(asked: &str) -> impl FnOnce(Error) -> Self {
         let asked = asked.to_owned();
         move |error| match error {
@@ -49,7 +49,7 @@ impl NicError {
         }
     }
 
-    /// The system's error code, if it was the system that refused.
+    /// Returns the system's error code, if the system refused.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Open { source, .. } | Self::Refused { source, .. } => source.raw_os_error(),
@@ -57,12 +57,12 @@ impl NicError {
         }
     }
 
-    /// Whether the driver or the kernel lacks the feature. That is not a fault of the machine.
+    /// Whether the driver or the kernel lacks the feature, which is not a fault of the machine.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::NoFamily { .. }) || self.raw_os_error() == Some(libc::EOPNOTSUPP)
     }
 
-    /// Whether the interface is not there.
+    /// Whether the interface does not exist.
     pub fn is_absent(&self) -> bool {
         self.raw_os_error() == Some(libc::ENODEV)
     }
@@ -72,7 +72,7 @@ impl NicError {
         matches!(self.raw_os_error(), Some(libc::EPERM | libc::EACCES))
     }
 
-    /// The remedy, where one is known.
+    /// Returns the fix where one is known.
     pub fn help(&self) -> Option<String> {
         if self.is_permission() {
             return Some("run as root, or with CAP_NET_ADMIN in this network namespace".into());

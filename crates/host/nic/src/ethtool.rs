@@ -8,18 +8,18 @@ use serde::Serialize;
 use crate::error::NicError;
 use crate::generic::Family;
 
-/// A conversation with the kernel's `ethtool` family, which came with Linux 5.6.
+/// A socket to the kernel's `ethtool` family, which came with Linux 5.6.
 #[derive(Debug)]
 pub struct Ethtool {
     family: Family,
 }
 
-/// How many there are, and how many there can be.
+/// A current value and its maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// `None` if the driver has no such thing.
+    /// The current value; `None` if the driver does not support it.
     pub now: Option<u32>,
-    /// The most that the device can have.
+    /// The maximum that the device supports.
     pub max: Option<u32>,
 }
 
@@ -30,7 +30,7 @@ pub struct Channels {
     pub rx: Limits,
     /// Queues that only send.
     pub tx: Limits,
-    /// Interrupts for other ends.
+    /// Interrupts for other purposes.
     pub other: Limits,
     /// Pairs of a receiving and a sending queue.
     pub combined: Limits,
@@ -45,18 +45,19 @@ pub struct Rings {
     pub tx: Limits,
     /// The size of a receive buffer in bytes.
     pub rx_buffer_bytes: Option<u32>,
-    /// Whether headers and payload are put apart: 0 is the driver's choice, 1 no, 2 yes.
+    /// Placement of headers and payload: 0 is the driver's choice, 1 one buffer, 2 separate
+    /// buffers.
     pub tcp_data_split: Option<u32>,
     /// Packets above this many bytes are split.
     pub hds_threshold_bytes: Limits,
 }
 
-/// How received packets are spread over queues, as `ethtool -x` shows it.
+/// The distribution of received packets over queues, as `ethtool -x` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rss {
-    /// The queue of each bucket; empty if the driver does not tell.
+    /// The queue of each bucket; empty if the driver does not report it.
     pub indirection: Vec<u32>,
-    /// The key of the hash; empty if the driver does not tell.
+    /// The key of the hash; empty if the driver does not report it.
     pub key: Vec<u8>,
     /// The hash function's bit: 1 Toeplitz, 2 XOR, 4 CRC32.
     pub function: Option<u32>,
@@ -74,15 +75,15 @@ pub enum Group {
     Coalesce,
 }
 
-/// A number of an interface that can be changed.
+/// A numeric setting of an interface that can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     pub group: Group,
-    /// Its name in the group, as `ethtool` spells it.
+    /// The name in the group, as `ethtool` spells it.
     pub name: &'static str,
     attribute: u16,
     is_byte: bool,
-    /// The attribute with its maximum; 0 if it has none.
+    /// The attribute with the setting's maximum; 0 if it has none.
     max_attribute: u16,
 }
 
@@ -132,20 +133,21 @@ impl Ethtool {
     /// Opens a socket to the `ethtool` family.
     ///
     /// # Errors
-    /// [`NicError::NoFamily`] on kernels without, and if no netlink socket can be had.
+    /// [`NicError::NoFamily`] on kernels without it, and [`NicError::Open`] if no netlink socket
+    /// can be opened.
     pub fn open() -> Result<Self, NicError> {
         Ok(Self { family: Family::open("ethtool")? })
     }
 
-    /// The queues of `nic`.
+    /// Reads the queues of `nic`.
     ///
     /// # Errors
-    /// [`NicError`]; see [`NicError::is_unsupported`] for drivers that do not tell.
+    /// [`NicError`]; see [`NicError::is_unsupported`] for drivers that don't report them.
     pub fn channels(&mut self, nic: &str) -> Result<Channels, NicError> {
         Ok(channels(&self.group(nic, Group::Channels)?))
     }
 
-    /// The rings of `nic`.
+    /// Reads the rings of `nic`.
     ///
     /// # Errors
     /// As [`Self::channels`].
@@ -153,7 +155,7 @@ impl Ethtool {
         Ok(rings(&self.group(nic, Group::Rings)?))
     }
 
-    /// When `nic` raises its interrupts: values by their names in [`SETTINGS`].
+    /// Reads the interrupt coalescing of `nic`: values by their names in [`SETTINGS`].
     ///
     /// # Errors
     /// As [`Self::channels`].
@@ -163,10 +165,10 @@ impl Ethtool {
         Ok(all.filter_map(|setting| Some((setting.name, setting.read(&body)?))).collect())
     }
 
-    /// How `nic` spreads received packets.
+    /// Reads the distribution of packets that `nic` receives.
     ///
     /// # Errors
-    /// As [`Self::channels`]; kernels before 6.2 do not tell this way.
+    /// As [`Self::channels`]; kernels before 6.2 don't support this request.
     pub fn rss(&mut self, nic: &str) -> Result<Rss, NicError> {
         let asked = format!("RSS of {nic}");
         let answers = self.family.call(RSS_GET, &asked, |message| header(message, nic))?;
@@ -174,7 +176,7 @@ impl Ethtool {
         Ok(rss(body))
     }
 
-    /// One setting of `nic` and, where it has one, its maximum.
+    /// Reads one setting of `nic` and, where it has one, its maximum.
     ///
     /// # Errors
     /// As [`Self::channels`].
@@ -188,10 +190,10 @@ impl Ethtool {
     }
 
     /// Changes settings of one group; others keep their values. Many drivers reset the device for
-    /// it: its link is down for a moment, and the affinities of its interrupts may be lost.
+    /// this: the link is down for a moment, and the affinities of its interrupts may be lost.
     ///
     /// # Errors
-    /// [`NicError`] with the driver's words; then nothing has changed.
+    /// [`NicError`] with the driver's message; then nothing has changed.
     pub fn set(&mut self, nic: &str, values: &[(&Setting, u32)]) -> Result<(), NicError> {
         let Some((first, _)) = values.first() else { return Ok(()) };
         let shown: Vec<String> =
@@ -227,12 +229,12 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.group.name() == group && setting.name == name)
     }
 
-    /// Such as `rings.rx`.
+    /// Returns the full name, such as `rings.rx`.
     pub fn full_name(&self) -> String {
         format!("{}.{}", self.group.name(), self.name)
     }
 
-    /// The command that does the same, to check or to paste.
+    /// Returns the equivalent `ethtool` command, to check or to paste.
     pub fn command(&self, nic: &str, value: &str) -> String {
         let option = match self.group {
             Group::Channels => "-L",
@@ -257,7 +259,7 @@ impl Group {
         }
     }
 
-    /// The number of the command that reads; the one that writes is the next.
+    /// Returns the number of the command that reads; the one that writes is the next.
     fn command(self) -> u8 {
         match self {
             Self::Rings => 15,
@@ -285,7 +287,7 @@ const fn flag(group: Group, name: &'static str, attribute: u16) -> Setting {
 }
 
 fn header(message: &mut Message, nic: &str) {
-    // No interface has a longer name, and the kernel refuses the shortened one.
+    // Interface names are shorter, and the kernel refuses the truncated name.
     let end = nic.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= 127);
     let name = &nic[..end.last().unwrap_or(0)];
     message.nested(HEADER, |header| header.attribute_text(HEADER_DEV_NAME, name));

@@ -1,4 +1,4 @@
-//! Links and settings of interfaces that change, as the kernel announces them.
+//! Changes of links and settings, as the kernel announces them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,11 +9,12 @@ use serde::Serialize;
 use crate::error::NicError;
 use crate::generic::{self, Family, GENERIC_HEADER};
 
-/// A subscription. Poll both of [`Self::sources`], then call [`Self::take`] until it is empty.
+/// A subscription to changes. Poll both of [`Self::sources`], then call [`Self::take`] until it is
+/// empty.
 #[derive(Debug)]
 pub struct Events {
     links: Socket,
-    /// With the number of the `ethtool` family, which kernels before 5.6 lack.
+    /// The socket with the number of the `ethtool` family, which kernels before 5.6 lack.
     settings: Option<(Socket, u16)>,
 }
 
@@ -24,18 +25,18 @@ pub enum Event {
     /// A link appeared, or changed its state.
     Link {
         nic: String,
-        /// Whether it is switched on.
+        /// Whether the interface is switched on.
         is_up: bool,
     },
-    /// An interface is gone.
+    /// An interface was removed.
     Gone { nic: String },
     /// A program changed settings.
     Changed {
         nic: String,
-        /// Such as `channels`.
+        /// The group of settings, such as `channels`.
         what: &'static str,
     },
-    /// The kernel dropped some announcements, because there were too many: look at everything again.
+    /// The kernel dropped some announcements, because there were too many: read everything again.
     Overflow,
 }
 
@@ -46,7 +47,7 @@ const IFINFO_BYTES: usize = 16;
 const IFLA_IFNAME: u16 = 3;
 const IFF_UP: u16 = 1;
 
-/// The announcements of the `ethtool` family.
+/// The announcements of the `ethtool` family: command number and group of settings.
 const CHANGES: &[(u8, &str)] = &[
     (3, "link settings"),
     (5, "link modes"),
@@ -62,7 +63,7 @@ impl Events {
     /// Subscribes to both kinds of announcements.
     ///
     /// # Errors
-    /// [`NicError::Open`] if the system gives no netlink socket.
+    /// [`NicError::Open`] if no netlink socket can be opened or subscribed.
     pub fn open() -> Result<Self, NicError> {
         let joining = |source| NicError::Open { what: "a subscription to changes", source };
         let links = generic::open(Protocol::Route)?;
@@ -82,13 +83,13 @@ impl Events {
         Ok(Self { links, settings })
     }
 
-    /// The descriptors to poll for input.
+    /// Returns the descriptors to poll for input.
     pub fn sources(&self) -> Vec<BorrowedFd<'_>> {
         let settings = self.settings.as_ref().map(|(socket, _)| socket.as_fd());
         [Some(self.links.as_fd()), settings].into_iter().flatten().collect()
     }
 
-    /// The announcements since the last call, without waiting.
+    /// Returns the announcements since the last call, without waiting.
     ///
     /// # Errors
     /// [`NicError::Refused`] if the kernel ends the subscription.
@@ -133,7 +134,7 @@ fn ended(source: io::Error) -> NicError {
 fn link(reply: &Reply<'_>) -> Option<Event> {
     let nic = text(find(reply.body.get(IFINFO_BYTES..)?, IFLA_IFNAME)?).to_owned();
     match reply.kind {
-        // The flags stand behind family, type and index.
+        // The flags come after family, type and index.
         RTM_NEWLINK => Some(Event::Link { nic, is_up: u16_at(reply.body, 8)? & IFF_UP != 0 }),
         RTM_DELLINK => Some(Event::Gone { nic }),
         _ => None,

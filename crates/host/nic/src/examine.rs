@@ -1,12 +1,12 @@
-//! Every reader of this crate on the same bytes, for fuzzers.
+//! Runs every reader of this crate on the same bytes, for fuzzers.
 
 use polyrail_netlink::{attributes, replies, text};
 
 use crate::generic::GENERIC_HEADER;
 
-/// Runs every reader of this crate over bytes that may be anything, for fuzzing.
+/// Runs every reader of this crate over arbitrary bytes, for fuzzing.
 ///
-/// Answers with how many messages and attributes were seen, so that nothing is optimised away.
+/// Returns the number of messages and attributes that were read, so that nothing is optimised away.
 pub fn examine(bytes: &[u8]) -> usize {
     let mut seen = polyrail_netlink::examine(bytes);
     for reply in replies(bytes).flatten() {

@@ -4,7 +4,7 @@ use polyrail_netlink::{Message, Protocol, Socket, attributes, find, find_u32, te
 
 use crate::error::NicError;
 
-/// A conversation with one family.
+/// A socket to one family.
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: Socket,
@@ -57,7 +57,7 @@ impl Family {
         Ok(found.into_iter().map(without_header).collect())
     }
 
-    /// Asks for all objects; returns the attributes of each.
+    /// Requests all objects; returns the attributes of each.
     pub(crate) fn dump(
         &mut self,
         number: u8,
@@ -74,18 +74,18 @@ impl Family {
         Ok(found.into_iter().map(without_header).collect())
     }
 
-    /// The number of this family, which its messages carry as their kind.
+    /// Returns the number of this family, which its messages carry as their type.
     pub(crate) fn id(&self) -> u16 {
         self.id
     }
 
-    /// The number of a multicast group.
+    /// Returns the number of a multicast group.
     pub(crate) fn group(&self, name: &str) -> Option<u32> {
         self.groups.iter().find_map(|(found, id)| (found == name).then_some(*id))
     }
 }
 
-/// A socket of the calling thread's network namespace.
+/// Opens a socket of the calling thread's network namespace.
 pub(crate) fn open(protocol: Protocol) -> Result<Socket, NicError> {
     Socket::open(protocol).map_err(|source| NicError::Open { what: "a netlink socket", source })
 }

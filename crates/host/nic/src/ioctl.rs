@@ -1,5 +1,4 @@
-//! Only the old ethtool call tells these: the driver, its own counters, its flow rules and receiving
-//! queues.
+//! Facts that only the old ethtool call provides: the driver, its own counters, its flow rules and receiving queues.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -9,31 +8,32 @@ use serde::Serialize;
 use crate::error::NicError;
 use crate::os;
 
-/// Which driver serves an interface.
+/// The driver of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DriverInfo {
-    /// Such as `gve`.
+    /// The driver's name, such as `gve`.
     pub driver: String,
     /// The driver's own version, or the kernel's.
     pub version: String,
-    /// Empty if the driver does not tell.
+    /// The firmware's version; empty if the driver does not report it.
     pub firmware: String,
-    /// Mostly the PCI address.
+    /// The place on the bus, usually the PCI address.
     pub bus: String,
 }
 
-/// What an interface or its driver does with many packets at once, or instead of the CPU.
+/// Offloads of an interface: work that the device or the kernel does for many packets at once, or
+/// instead of the CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offloads {
     /// The device cuts long sends into packets (TSO).
     pub tso: bool,
     /// The kernel passes long sends on in one piece until the driver or the device cuts them (GSO).
     pub gso: bool,
-    /// The kernel puts received packets together before TCP sees them (GRO).
+    /// The kernel merges received packets before TCP processes them (GRO).
     pub gro: bool,
-    /// The device computes checksums of what is sent.
+    /// The device computes checksums of sent packets.
     pub tx_checksum: bool,
-    /// The device checks checksums of what is received.
+    /// The device checks checksums of received packets.
     pub rx_checksum: bool,
 }
 
@@ -55,13 +55,14 @@ const STRING_BYTES: usize = 32;
 const DRVINFO_BYTES: usize = 196;
 /// `struct ethtool_rxnfc` without its table.
 const RXNFC_BYTES: usize = 192;
-/// The largest NICs have some ten thousand; a driver can't make us ask for more memory than this.
+/// Limits the memory that a driver can make this process allocate; the largest NICs have some ten
+/// thousand counters.
 const COUNTERS_LIMIT: usize = 32_000;
 
-/// Asks for the driver of `nic`.
+/// Returns the driver of `nic`.
 ///
 /// # Errors
-/// [`NicError::Refused`] if there is no such interface, or its driver does not tell.
+/// [`NicError::Refused`] if there is no such interface, or its driver does not report itself.
 pub fn driver_info(nic: &str) -> Result<DriverInfo, NicError> {
     let mut request = command(GDRVINFO, DRVINFO_BYTES);
     call(nic, "the driver", &mut request)?;
@@ -70,10 +71,10 @@ pub fn driver_info(nic: &str) -> Result<DriverInfo, NicError> {
     Ok(DriverInfo { driver: field(4), version: field(36), firmware: field(68), bus: field(100) })
 }
 
-/// The counters that the driver of `nic` has names for, as `ethtool -S` shows them.
+/// Returns the named counters of the driver of `nic`, as `ethtool -S` shows them.
 ///
 /// # Errors
-/// [`NicError::Refused`] if there is no such interface. Without counters the answer is empty.
+/// [`NicError::Refused`] if there is no such interface. Without counters the list is empty.
 pub fn driver_stats(nic: &str) -> Result<Vec<(String, u64)>, NicError> {
     // `struct ethtool_sset_info`: command, reserved, a mask of 64 bits, one count per bit.
     let mut request = command(GSSET_INFO, 20);
@@ -87,9 +88,9 @@ pub fn driver_stats(nic: &str) -> Result<Vec<(String, u64)>, NicError> {
         let asked = format!("the driver's counters of {nic}");
         return Err(NicError::Malformed { asked, fault: "more than 32,000 counters" });
     }
-    // The kernel takes the driver's count at that moment for both, and writes as much. A driver
-    // whose count grows in between would write past what the first answer asked for, so there is
-    // room for as many as it can be expected to have.
+    // The kernel uses the driver's count at that moment for both requests, and writes as many
+    // entries. If the count grows in between, the kernel would write past the first count, so the
+    // buffers have room for as many as can be expected.
     let room = COUNTERS_LIMIT.min(count * 2 + 64);
     let mut names = command(GSTRINGS, 12 + room * STRING_BYTES);
     names[1] = STRING_SET_STATS;
@@ -101,18 +102,18 @@ pub fn driver_stats(nic: &str) -> Result<Vec<(String, u64)>, NicError> {
     Ok(paired(&to_bytes(&names), &to_bytes(&values)))
 }
 
-/// How many flow rules (`ethtool -n`) `nic` has.
+/// Returns the number of flow rules (`ethtool -n`) of `nic`.
 ///
 /// # Errors
 /// [`NicError::Refused`]; see [`NicError::is_unsupported`] for drivers that have none.
 pub fn ntuple_rules(nic: &str) -> Result<u32, NicError> {
     let mut request = command(GRXCLSRLCNT, RXNFC_BYTES);
     call(nic, "the flow rules", &mut request)?;
-    // `rule_cnt` stands behind command, type, data and one `ethtool_rx_flow_spec` of 168 bytes.
+    // `rule_cnt` comes after command, type, data and one `ethtool_rx_flow_spec` of 168 bytes.
     Ok(request[184 / 4])
 }
 
-/// Which offloads of `nic` are on, as `ethtool -k` shows them.
+/// Returns the state of the offloads of `nic`, as `ethtool -k` shows them.
 ///
 /// # Errors
 /// [`NicError::Refused`] if there is no such interface.
@@ -132,14 +133,14 @@ pub fn offloads(nic: &str) -> Result<Offloads, NicError> {
     })
 }
 
-/// How many queues of `nic` receive now: those that packets can be spread over.
+/// Returns the number of active receiving queues of `nic`: those that packets can be spread over.
 ///
 /// # Errors
-/// [`NicError::Refused`]; see [`NicError::is_unsupported`] for drivers that do not tell.
+/// [`NicError::Refused`]; see [`NicError::is_unsupported`] for drivers that don't report it.
 pub fn rx_queues(nic: &str) -> Result<u32, NicError> {
     let mut request = command(GRXRINGS, RXNFC_BYTES);
     call(nic, "the receiving queues", &mut request)?;
-    // The low half of `data`, which stands behind command and type.
+    // The low half of `data`, which comes after command and type.
     let number = u64::from_ne_bytes(word_pair(&request, 2));
     Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }
@@ -168,7 +169,7 @@ pub(crate) fn command(number: u32, bytes: usize) -> Vec<u32> {
     request
 }
 
-/// Two words as the kernel laid eight bytes out over them.
+/// Returns eight bytes that the kernel laid out over two words.
 fn word_pair(words: &[u32], at: usize) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&words[at].to_ne_bytes());
@@ -181,7 +182,7 @@ fn to_bytes(words: &[u32]) -> Vec<u8> {
 }
 
 pub(crate) fn call(nic: &str, what: &str, request: &mut [u32]) -> Result<(), NicError> {
-    // Any socket will do to reach the driver of an interface.
+    // Any socket can reach the driver of an interface.
     let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"));
     let socket = socket.map_err(|source| NicError::Open { what: "a socket", source })?;
     os::ethtool_ioctl(socket.as_fd(), nic, request).map_err(|source| NicError::Refused {

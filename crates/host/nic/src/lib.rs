@@ -1,14 +1,14 @@
-//! What the kernel says about network interfaces, asked without any other program.
+//! Reads and changes network interfaces through the kernel, without any other program.
 //!
 //! * [`Ethtool`]: queues, rings, coalescing and RSS, over generic netlink; [`driver_info`],
 //!   [`driver_stats`] and [`set_rss_table`] over the older calls that have no successor, or a young
 //!   one.
-//! * [`Netdev`]: which queue is served by which NAPI, and which interrupt wakes it.
-//! * [`require_right_to_change`]: whether this process may change interfaces.
-//! * [`Events`]: links and settings that change.
-//! * [`WriteWatch`]: which process writes to a file, such as an interrupt's affinity.
+//! * [`Netdev`]: the NAPI that serves each queue, and the interrupt that wakes it.
+//! * [`require_right_to_change`]: checks that this process may change interfaces.
+//! * [`Events`]: changes of links and settings.
+//! * [`WriteWatch`]: the processes that write to a file, such as an interrupt's affinity.
 //!
-//! Everything is synchronous, and one value is for one thread at a time unless it says otherwise.
+//! Everything is synchronous, and only one thread at a time may use a value unless its docs say otherwise.
 //! Requests concern the network namespace that the socket was opened in.
 #![deny(unsafe_code)]
 

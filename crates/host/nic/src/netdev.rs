@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::NicError;
 use crate::generic::Family;
 
-/// A conversation with the kernel's `netdev` family, which came with Linux 6.3; queues with 6.8.
+/// A socket to the kernel's `netdev` family, which came with Linux 6.3; queues with 6.8.
 #[derive(Debug)]
 pub struct Netdev {
     family: Family,
@@ -17,15 +17,15 @@ pub struct Netdev {
 /// A NAPI instance, which polls one queue or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Napi {
-    /// Its number, by which sockets know it as `SO_INCOMING_NAPI_ID`.
+    /// The instance's number, which sockets report as `SO_INCOMING_NAPI_ID`.
     pub id: u32,
-    /// The interrupt that wakes it. Not every driver tells.
+    /// The interrupt that wakes the instance, if the driver reports it.
     pub irq: Option<u32>,
-    /// The kernel thread that runs it, if it is threaded.
+    /// The kernel thread that runs the instance, if it is threaded.
     pub pid: Option<u32>,
 }
 
-/// Which way the packets of a queue go.
+/// The direction of a queue's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueKind {
@@ -39,18 +39,18 @@ pub struct Queue {
     pub kind: QueueKind,
     /// Counts from 0 in each direction.
     pub id: u32,
-    /// The NAPI instance that serves it, if the driver tells.
+    /// The NAPI instance that serves the queue, if the driver reports it.
     pub napi: Option<u32>,
 }
 
-/// Counters of a queue, by the kernel's names for them.
+/// Counters of a queue, by the kernel's names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueStats {
     /// The direction; `None` if the counters are those of the whole interface.
     pub kind: Option<QueueKind>,
     /// The queue, as in [`Queue::id`].
     pub id: Option<u32>,
-    /// Such as `rx-packets` and `rx-hw-drops`.
+    /// Counters by name, such as `rx-packets` and `rx-hw-drops`.
     pub counters: BTreeMap<&'static str, u64>,
 }
 
@@ -95,12 +95,13 @@ impl Netdev {
     /// Opens a socket to the `netdev` family.
     ///
     /// # Errors
-    /// [`NicError::NoFamily`] on kernels without, and if no netlink socket can be had.
+    /// [`NicError::NoFamily`] on kernels without it, and [`NicError::Open`] if no netlink socket
+    /// can be opened.
     pub fn open() -> Result<Self, NicError> {
         Ok(Self { family: Family::open("netdev")? })
     }
 
-    /// The NAPI instances of an interface; none while it is down.
+    /// Returns the NAPI instances of an interface; none while it is down.
     ///
     /// # Errors
     /// [`NicError`] if there is no such interface, or this kernel does not list them.
@@ -112,7 +113,7 @@ impl Netdev {
         Ok(found.iter().filter_map(|body| napi(body)).collect())
     }
 
-    /// The queues of an interface; none while it is down.
+    /// Returns the queues of an interface; none while it is down.
     ///
     /// # Errors
     /// [`NicError`] if there is no such interface, or this kernel does not list them.
@@ -124,7 +125,7 @@ impl Netdev {
         Ok(found.iter().filter_map(|body| queue(body)).collect())
     }
 
-    /// Counters of each queue of an interface.
+    /// Returns the counters of each queue of an interface.
     ///
     /// # Errors
     /// [`NicError`] if there is no such interface, or its driver does not count per queue.

@@ -1,4 +1,4 @@
-//! The system calls that no safe crate has: the old ethtool call, and fanotify.
+//! System calls without a safe wrapper crate: the old ethtool call, and fanotify.
 #![expect(unsafe_code, reason = "these calls take pointers; each is wrapped once, here")]
 
 use std::ffi::CString;
@@ -11,8 +11,9 @@ pub(crate) const IOCTL_BYTES: usize = 1 << 20;
 
 /// Hands `request` to the driver of an interface, which answers in place.
 ///
-/// The caller has to size `request` as the command in its first four bytes tells the kernel to
-/// write: with a count inside that the buffer holds. Every command used here states its count.
+/// The caller must size `request` for everything that the kernel writes for the command in its
+/// first four bytes: the count inside must not exceed the buffer. Every command used here states
+/// its count.
 pub(crate) fn ethtool_ioctl(
     socket: BorrowedFd<'_>,
     interface: &str,
@@ -30,8 +31,8 @@ pub(crate) fn ethtool_ioctl(
     }
     ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
     // SAFETY: the kernel reads and writes `ifreq`, which lives across the call, and the buffer it
-    // points to, which is exclusively borrowed and, as the callers in `ioctl.rs` see to, has
-    // room for what the command writes.
+    // points to, which is exclusively borrowed and has room for everything that the command writes:
+    // the callers in `ioctl.rs` ensure that.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut ifreq) };
     if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -45,11 +46,11 @@ pub(crate) fn fanotify() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows of it.
+    // SAFETY: the kernel has just made this descriptor, and no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks for an event whenever a process has written to `path`.
+/// Requests an event whenever a process has written to `path`.
 pub(crate) fn fanotify_mark_writes(queue: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_encoded_bytes())
         .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -66,12 +67,12 @@ pub(crate) fn fanotify_mark_writes(queue: BorrowedFd<'_>, path: &Path) -> io::Re
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes over a descriptor that came in a fanotify event.
+/// Takes ownership of a descriptor from a fanotify event.
 pub(crate) fn own_event_descriptor(fd: i32) -> Option<OwnedFd> {
     if fd < 0 {
         return None;
     }
     // SAFETY: called once per event that was read from a fanotify queue; the kernel opened the
-    // descriptor in that event for its reader, and nobody else knows of it.
+    // descriptor in that event for its reader, and no other owner exists.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }

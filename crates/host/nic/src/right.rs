@@ -1,4 +1,4 @@
-//! Whether this process may change interfaces.
+//! Checks the right of this process to change interfaces.
 
 use polyrail_netlink::{Message, Protocol};
 
@@ -8,13 +8,13 @@ use crate::generic;
 const RTM_SETLINK: u16 = 19;
 const IFINFOMSG_BYTES: usize = 16;
 
-/// Asks the kernel whether this process may change interfaces of this network namespace; changes nothing.
+/// Checks that this process may change interfaces of this network namespace; changes nothing.
 ///
-/// The kernel looks at the right before it looks for the interface, so the request names one that does not exist.
+/// The kernel checks the right before it looks up the interface, so the request names one that does not exist.
 ///
 /// # Errors
-/// An error for which [`NicError::is_permission`] holds if the right is missing. A kernel that can't be asked does not
-/// deny the right: the change itself will say more.
+/// An error for which [`NicError::is_permission`] holds if the right is missing, and an error if no netlink socket can
+/// be opened. Any other refusal of the request does not deny the right: the change itself will give a better error.
 pub fn require_right_to_change() -> Result<(), NicError> {
     let mut header = [0; IFINFOMSG_BYTES];
     header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());

@@ -1,6 +1,6 @@
-//! The table that spreads received packets over queues: read, computed, and written.
+//! The table that spreads received packets over queues: reading, computing and writing it.
 //!
-//! It uses the old ethtool call, because netlink writes the table only since Linux 6.17.
+//! This module uses the old ethtool call, because netlink writes the table only since Linux 6.17.
 
 use std::fmt;
 use std::io;
@@ -11,19 +11,19 @@ use crate::ioctl::{call, command, rx_queues};
 
 /// The queue of each bucket. A packet's hash chooses the bucket.
 ///
-/// As text it is exact and short: `0-7 x16` is the queues 0 to 7 sixteen times in a row, `0*85,1*43`
-/// is 85 buckets of queue 0 and then 43 of queue 1.
+/// The text form is exact and short: `0-7 x16` is the queues 0 to 7 sixteen times in a row, `0*85,1*43` is 85 buckets
+/// of queue 0 and then 43 of queue 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RssTable {
     buckets: Vec<u32>,
 }
 
-/// A text or a choice of queues that makes no valid table.
+/// A text or a choice of queues that gives no valid table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault}; allowed: {allowed}")]
 pub struct BadRssTable {
     pub fault: String,
-    /// What may be given.
+    /// The accepted values.
     pub allowed: String,
 }
 
@@ -40,11 +40,11 @@ const KEY_SIZE: usize = 3;
 /// Hash function, input transformation, and two bytes that must be zero.
 const FUNCTION: usize = 4;
 
-/// No device has more; the largest have 4,096.
+/// Upper limit on buckets; the largest devices have 4,096.
 const MOST_BUCKETS: usize = 1 << 16;
 
 impl RssTable {
-    /// `size` buckets dealt out to the queues 0 to `queues` − 1 in turn.
+    /// Deals `size` buckets to the queues 0 to `queues` − 1, round-robin.
     ///
     /// # Errors
     /// [`BadRssTable`] if that leaves a queue without a bucket, or if there is no queue.
@@ -53,7 +53,7 @@ impl RssTable {
         Ok(Self { buckets: (0..queues).cycle().take(size).collect() })
     }
 
-    /// `size` buckets in proportion to the weights of queue 0, 1 and so on.
+    /// Distributes `size` buckets in proportion to the weights of queue 0, 1 and so on.
     ///
     /// # Errors
     /// [`BadRssTable`] if all weights are 0, or a queue with a weight above 0 gets no bucket.
@@ -83,25 +83,25 @@ impl RssTable {
         Ok(Self { buckets })
     }
 
-    /// The queue of each bucket.
+    /// Returns the queue of each bucket.
     pub fn buckets(&self) -> &[u32] {
         &self.buckets
     }
 
-    /// How many buckets each queue has; without queues that have none.
+    /// Returns the number of buckets of each queue; queues without buckets are left out.
     pub fn counts(&self) -> Vec<(u32, usize)> {
         let mut queues = self.buckets.clone();
         queues.sort_unstable();
         queues.chunk_by(|a, b| a == b).map(|queue| (queue[0], queue.len())).collect()
     }
 
-    /// Whether the kernel would set up this table by itself on a device with `queues` queues.
+    /// Whether this is the kernel's default table for a device with `queues` queues.
     fn is_default(&self, queues: u32) -> bool {
         queues > 0 && self.buckets.iter().zip((0..queues).cycle()).all(|(is, would)| *is == would)
     }
 }
 
-/// The table of `nic`.
+/// Reads the table of `nic`.
 ///
 /// # Errors
 /// [`NicError::Refused`]; see [`NicError::is_unsupported`] for drivers that have none.
@@ -125,8 +125,8 @@ pub fn rss_table(nic: &str) -> Result<RssTable, NicError> {
 
 /// Writes the table of `nic`. Hash function and key stay as they are.
 ///
-/// For the kernel's own table it asks by name, so that the kernel keeps adapting the table when the
-/// number of queues changes. With any other table, the kernel refuses fewer queues than the table uses.
+/// The kernel's own table is requested as the default, so that the kernel keeps adapting the table when the number of
+/// queues changes. With any other table, the kernel refuses fewer queues than the table uses.
 ///
 /// # Errors
 /// [`NicError::Refused`] if the driver can't do it, has another number of buckets, or has fewer
@@ -148,13 +148,13 @@ pub fn set_rss_table(nic: &str, table: &RssTable) -> Result<(), NicError> {
     let buckets: &[u32] = if is_default { &[] } else { &table.buckets };
     let mut request = command(SRSSH, (HEAD_WORDS + buckets.len()) * 4);
     request[TABLE_SIZE] = buckets.len() as u32;
-    // The kernel keeps its hash function where this says 0, but it would apply a transformation of 0.
+    // With 0 here, the kernel keeps its hash function, but it would apply a transformation of 0.
     request[FUNCTION] = only_transformation(head[FUNCTION]);
     request[HEAD_WORDS..].copy_from_slice(buckets);
     call(nic, "a new RSS table", &mut request)
 }
 
-/// For fuzzing: reads a table, which must read back as it is written.
+/// For fuzzing: parses a table, and checks that its text form reads back to the same table.
 pub(crate) fn examine(bytes: &[u8]) -> usize {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let Ok(table) = text.parse::<RssTable>() else { return 0 };
@@ -162,14 +162,14 @@ pub(crate) fn examine(bytes: &[u8]) -> usize {
     table.buckets.len()
 }
 
-/// Sizes of table and key, and the function.
+/// Reads the sizes of table and key, and the function.
 fn head(nic: &str) -> Result<Vec<u32>, NicError> {
     let mut request = command(GRSSH, HEAD_WORDS * 4);
     call(nic, "the size of the RSS table", &mut request)?;
     Ok(request)
 }
 
-/// Clears the hash function, the first byte, and the two bytes behind.
+/// Clears the hash function, the first byte, and the two bytes after the transformation.
 fn only_transformation(function: u32) -> u32 {
     let [_, transformation, ..] = function.to_ne_bytes();
     u32::from_ne_bytes([0, transformation, 0, 0])

@@ -1,6 +1,6 @@
-//! Which process writes to a file of `/proc`: fanotify names it.
+//! Finds the process that writes to a file of `/proc`, with fanotify.
 //!
-//! A change by the kernel or a driver makes no such event, and that tells it from a process's.
+//! A change by the kernel or a driver makes no such event, which distinguishes it from a process's.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use polyrail_netlink::{u16_at, u32_at};
 #[derive(Debug)]
 pub struct WriteWatch {
     queue: OwnedFd,
-    /// Kept open, because the kernel forgets the mark on a file of `/proc` that nobody has open.
+    /// Files kept open, because the kernel drops the mark on a file of `/proc` once it is closed.
     _held: Vec<File>,
 }
 
@@ -26,11 +26,11 @@ pub struct WriteWatch {
 pub struct Written {
     pub path: PathBuf,
     pub pid: u32,
-    /// Its name; empty if it ended before this process looked.
+    /// The process's name; empty if it ended before this process looked.
     pub name: String,
-    /// Its command line, at most 200 characters; empty if it was gone.
+    /// The process's command line, at most 200 characters; empty if the process has ended.
     pub command: String,
-    /// Its control group, which names the service; empty if unknown.
+    /// The process's control group, which names the service; empty if unknown.
     pub cgroup: String,
 }
 
@@ -40,11 +40,11 @@ const EVENT_VERSION: u8 = 3;
 const COMMAND_CHARS: usize = 200;
 
 impl WriteWatch {
-    /// Watches `paths`, which are those of the running machine.
+    /// Watches `paths` on the running machine.
     ///
     /// # Errors
-    /// [`NicError::Open`] without the capability, on kernels without fanotify, and for a file that
-    /// is not there.
+    /// [`NicError::Open`] without the capability, on kernels without fanotify, and for a missing
+    /// file.
     pub fn open<P: AsRef<Path>>(paths: &[P]) -> Result<Self, NicError> {
         let failed = |source| NicError::Open { what: "a watch on writes (fanotify)", source };
         let queue = os::fanotify().map_err(failed)?;
@@ -56,12 +56,12 @@ impl WriteWatch {
         Ok(Self { queue, _held: held })
     }
 
-    /// The descriptor to poll for input.
+    /// Returns the descriptor to poll for input.
     pub fn source(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }
 
-    /// The writes since the last call, without waiting. This process' own are among them.
+    /// Returns the writes since the last call, without waiting, including those of this process.
     ///
     /// # Errors
     /// [`NicError::Refused`] if the kernel ends the watch.

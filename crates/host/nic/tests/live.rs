@@ -1,4 +1,4 @@
-//! Conversations with the kernel that this test runs on: read-only, or about a file of its own.
+//! Tests against the running kernel: read-only, or with a test's own file.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn ifindex(nic: &str) -> u32 {
     text.trim().parse().unwrap()
 }
 
-/// An interface of a device, if this machine has one.
+/// Returns an interface with a device, if this machine has one.
 fn device() -> Option<String> {
     let names = fs::read_dir("/sys/class/net").unwrap();
     let names = names.map(|entry| entry.unwrap().path());
@@ -34,7 +34,7 @@ fn an_interface_that_is_not_there_is_refused_by_its_name() {
     assert!(driver_stats(&"x".repeat(99)).unwrap_err().is_absent());
 }
 
-/// As root it may, unless a container took the right away; as an ordinary user it may not.
+/// Root may, unless a container removed the right; an ordinary user may not.
 #[test]
 fn the_right_to_change_interfaces_is_that_of_the_process() {
     const CAP_NET_ADMIN: u32 = 12;
@@ -50,7 +50,7 @@ fn the_right_to_change_interfaces_is_that_of_the_process() {
 #[test]
 fn loopback_has_its_offloads_on() {
     let found = offloads("lo").unwrap();
-    // Its own checksums can't be switched off, nor can it cut without them.
+    // Loopback's checksums can't be switched off, and segmentation needs them.
     assert!(found.tx_checksum && found.rx_checksum && found.gso, "{found:?}");
     assert!(offloads("none0").unwrap_err().is_absent());
 }
@@ -111,7 +111,7 @@ fn queues_of_a_device_name_napis_that_are_listed() {
 fn a_subscription_has_two_sources_and_never_waits() {
     let mut events = Events::open().unwrap();
     assert_eq!(events.sources().len(), 2);
-    // Other tests may make interfaces meanwhile; what counts is that this comes back.
+    // Other tests may make interfaces meanwhile; the call must return either way.
     for event in events.take().unwrap() {
         assert!(!format!("{event:?}").is_empty());
     }
@@ -129,7 +129,7 @@ fn the_process_that_writes_to_a_watched_file_is_named() {
         Err(error) => panic!("{error}"),
     };
     assert_eq!(watch.take().unwrap(), []);
-    // Reading is no event, and neither is another file.
+    // Reading causes no event, and neither does another file.
     fs::read(&path).unwrap();
     assert_eq!(watch.take().unwrap(), []);
     fs::write(&path, "1").unwrap();

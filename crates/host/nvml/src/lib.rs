@@ -1,10 +1,8 @@
-//! What NVIDIA's management library NVML tells about GPUs, and the one thing that it sets for us:
-//! locked clocks.
+//! Answers of NVIDIA's management library NVML about GPUs, and the one setting that this crate changes: locked clocks.
 //!
-//! The library belongs to the driver and is opened at run time, so that a program runs without it,
-//! too. What a driver lacks is an error of the question, not of [`Nvml::open`]. All types may be
-//! used by several threads at a time. A call takes some 100 µs, and for ever if a GPU has fallen
-//! off its bus.
+//! The library belongs to the driver and is opened at run time, so programs also run without it. A function that a
+//! driver lacks is an error of that query, not of [`Nvml::open`]. All types may be used by several threads at a time. A
+//! call takes some 100 µs, and never returns if a GPU has fallen off its bus.
 //!
 //! Source of all calls and units: the NVML API reference of CUDA 13.
 
@@ -14,43 +12,43 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 
 use table::{Handle, Memory, PciInfo, Process, Table};
 
-/// The name under which every driver installs the library, also in containers.
+/// Name under which every driver installs the library, also in containers.
 pub const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// `NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE`, `NVML_DEVICE_NAME_V2_BUFFER_SIZE` and the others are
-/// at most this.
+/// Size of a text buffer in bytes. `NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE`, `NVML_DEVICE_NAME_V2_BUFFER_SIZE` and the
+/// others are at most this.
 const TEXT_BYTES: usize = 96;
-/// How often [`Device::compute_processes`] asks at most, each time with more room.
+/// Most calls that [`Device::compute_processes`] makes, each with more room.
 const LOOKS: usize = 4;
 
-/// Why there is no answer.
+/// Error of a query.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlError {
     /// The library can't be loaded.
     #[error("{words}")]
     Library {
-        /// The loader's words, with the file.
+        /// Error text of the loader, with the file.
         words: String,
     },
     /// The driver is older than this function, or the library is another one.
     #[error("the library lacks {function}")]
     Missing {
-        /// Its name in the library.
+        /// Name of the function in the library.
         function: &'static str,
     },
-    /// The library answered with an error.
+    /// The library returned an error.
     #[error("{call}: {words}")]
     Refused {
         call: &'static str,
         /// The library's `nvmlReturn_t`.
         code: c_int,
-        /// The library's words for it, or `error` and the number.
+        /// The library's text for the error, or `error` and the number.
         words: String,
     },
 }
 
 impl NvmlError {
-    /// Whether the device has no such thing, such as an NVLink of this number.
+    /// Whether the device lacks the queried item, such as an NVLink of this number.
     pub fn is_no_such_thing(&self) -> bool {
         const INVALID_ARGUMENT: c_int = 2;
         const NOT_SUPPORTED: c_int = 3;
@@ -67,20 +65,20 @@ pub struct Device<'n> {
     handle: Handle,
 }
 
-/// A value that [`Device::clock_mhz`] tells.
+/// A clock that [`Device::clock_mhz`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Of the processors.
+    /// Clock of the processors.
     Sm = 1,
     Memory = 2,
 }
 
 impl Nvml {
-    /// Loads and starts the library of this name, usually [`LIBRARY`]. Takes milliseconds, or
-    /// seconds where the driver must wake GPUs first.
+    /// Loads and starts the library of this name, usually [`LIBRARY`]. Takes milliseconds, or seconds if the driver
+    /// must wake GPUs first.
     ///
     /// # Errors
-    /// If it is not there, is another one, or finds no driver.
+    /// If the library is missing, is another one, or finds no driver.
     pub fn open(name: &str) -> Result<Self, NvmlError> {
         let table = Table::open(name)?;
         // SAFETY: takes no pointers; may be called any number of times.
@@ -88,62 +86,62 @@ impl Nvml {
         Ok(Self { table })
     }
 
-    /// Of the driver, such as `570.86.15`.
+    /// Returns the version of the driver, such as `570.86.15`.
     ///
     /// # Errors
-    /// If the library refuses, as in all below.
+    /// If the library refuses, as in all methods below.
     pub fn driver_version(&self) -> Result<String, NvmlError> {
-        // SAFETY: the place is as long as said.
+        // SAFETY: the buffer is as long as `len` says.
         text(|place, len| unsafe { self.table.driver_version(place, len) })
     }
 
-    /// The newest CUDA that the driver can run: major and minor version.
+    /// Returns the newest CUDA version that the driver can run: major and minor version.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn cuda_version(&self) -> Result<(u32, u32), NvmlError> {
         let mut version = 0;
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         unsafe { self.table.cuda_version(&raw mut version) }?;
         let version = u32::try_from(version).unwrap_or(0);
         Ok((version / 1000, version % 1000 / 10))
     }
 
-    /// Of the library itself.
+    /// Returns the version of the library itself.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn nvml_version(&self) -> Result<String, NvmlError> {
-        // SAFETY: the place is as long as said.
+        // SAFETY: the buffer is as long as `len` says.
         text(|place, len| unsafe { self.table.nvml_version(place, len) })
     }
 
-    /// How many GPUs this process may ask about.
+    /// Returns the number of GPUs that this process may query.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn device_count(&self) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.device_count(place) })
     }
 
-    /// The GPU with this number, from 0 in the library's own order.
+    /// Returns the GPU with this number, counted from 0 in the library's own order.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such GPU.
     pub fn device_by_index(&self, index: u32) -> Result<Device<'_>, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         self.device(|place| unsafe { self.table.device_by_index(index, place) })
     }
 
-    /// The GPU with this UUID, such as `GPU-8f3c…`.
+    /// Returns the GPU with this UUID, such as `GPU-8f3c…`.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such GPU.
     pub fn device_by_uuid(&self, uuid: &str) -> Result<Device<'_>, NvmlError> {
-        // No UUID has a zero; the library refuses what is before it.
+        // No UUID contains a zero byte; the library refuses the part before it.
         let uuid = CString::new(uuid.split('\0').next().unwrap_or_default()).unwrap_or_default();
-        // SAFETY: the text ends with 0, and the place is valid.
+        // SAFETY: the text ends with 0, and the pointer is valid.
         self.device(|place| unsafe { self.table.device_by_uuid(uuid.as_ptr(), place) })
     }
 
@@ -165,100 +163,100 @@ impl Drop for Nvml {
 }
 
 impl Device<'_> {
-    /// The product, such as `NVIDIA H200`.
+    /// Returns the product name, such as `NVIDIA H200`.
     ///
     /// # Errors
-    /// If the library refuses, as in all below.
+    /// If the library refuses, as in all methods below.
     pub fn name(&self) -> Result<String, NvmlError> {
-        // SAFETY: the place is as long as said.
+        // SAFETY: the buffer is as long as `len` says.
         text(|place, len| unsafe { self.table.name(self.handle, place, len) })
     }
 
-    /// Such as `GPU-8f3c…`.
+    /// Returns the UUID, such as `GPU-8f3c…`.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn uuid(&self) -> Result<String, NvmlError> {
-        // SAFETY: the place is as long as said.
+        // SAFETY: the buffer is as long as `len` says.
         text(|place, len| unsafe { self.table.uuid(self.handle, place, len) })
     }
 
-    /// The PCI address, such as `00000000:04:00.0`.
+    /// Returns the PCI address, such as `00000000:04:00.0`.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn pci_address(&self) -> Result<String, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         pci_address(|place| unsafe { self.table.pci(self.handle, place) })
     }
 
-    /// The memory that it has, in bytes.
+    /// Returns the total memory, in bytes.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn memory_bytes(&self) -> Result<u64, NvmlError> {
         let mut memory = Memory::default();
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         unsafe { self.table.memory(self.handle, &raw mut memory) }?;
         Ok(memory.total)
     }
 
-    /// The PCI Express generation of its link now; idle GPUs go down to 1.
+    /// Returns the current PCI Express generation of the link; idle GPUs lower it to 1.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn pcie_generation(&self) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.generation(self.handle, place) })
     }
 
-    /// The generation that GPU and machine can do.
+    /// Returns the highest generation that GPU and machine support.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn pcie_generation_max(&self) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.generation_max(self.handle, place) })
     }
 
-    /// The lanes of its link now.
+    /// Returns the current lanes of the link.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn pcie_width(&self) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.width(self.handle, place) })
     }
 
-    /// The lanes that GPU and machine can do.
+    /// Returns the most lanes that GPU and machine support.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn pcie_width_max(&self) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.width_max(self.handle, place) })
     }
 
-    /// Whether NVLink `link` is up.
+    /// Returns whether NVLink `link` is up.
     ///
     /// # Errors
     /// If the library refuses: [`NvmlError::is_no_such_thing`] beyond the last link.
     pub fn nvlink_is_active(&self, link: u32) -> Result<bool, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         let state = number(|place| unsafe { self.table.link_state(self.handle, link, place) })?;
         Ok(state != 0)
     }
 
-    /// The PCI address at the other end of NVLink `link`.
+    /// Returns the PCI address at the other end of NVLink `link`.
     ///
     /// # Errors
-    /// If the library refuses, as where a virtual machine hides it.
+    /// If the library refuses, for example because a virtual machine hides the address.
     pub fn nvlink_remote(&self, link: u32) -> Result<String, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         pci_address(|place| unsafe { self.table.link_remote(self.handle, link, place) })
     }
 
-    /// Whether it may use the memory of `other` over NVLink; `None` if the driver doesn't know.
+    /// Returns whether this GPU may use the memory of `other` over NVLink; `None` if the driver doesn't know.
     ///
     /// # Errors
     /// If the library refuses.
@@ -267,52 +265,52 @@ impl Device<'_> {
         const OK: c_uint = 0;
         const UNKNOWN: c_uint = 6;
         let (handle, other) = (self.handle, other.handle);
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         let status =
             number(|place| unsafe { self.table.p2p_status(handle, other, NVLINK, place) })?;
         Ok((status != UNKNOWN).then_some(status == OK))
     }
 
-    /// The temperature of the chip, in °C.
+    /// Returns the temperature of the chip, in °C.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn temperature_c(&self) -> Result<u32, NvmlError> {
         const CHIP: c_uint = 0;
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.temperature(self.handle, CHIP, place) })
     }
 
-    /// The power that the board takes, in mW: a mean over a second.
+    /// Returns the power draw of the board, in mW: a mean over a second.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn power_mw(&self) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.power(self.handle, place) })
     }
 
-    /// A clock now, in MHz.
+    /// Returns the current value of a clock, in MHz.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn clock_mhz(&self, clock: Clock) -> Result<u32, NvmlError> {
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         number(|place| unsafe { self.table.clock(self.handle, clock as c_uint, place) })
     }
 
-    /// Why its clocks are not higher: the bits `nvmlClocksEventReason…` of `nvml.h`.
+    /// Returns the reasons why the clocks are not higher, as the bits `nvmlClocksEventReason…` of `nvml.h`.
     ///
     /// # Errors
     /// If the library refuses.
     pub fn clock_reasons(&self) -> Result<u64, NvmlError> {
         let mut reasons = 0;
-        // SAFETY: the place is valid.
+        // SAFETY: the pointer is valid.
         unsafe { self.table.clock_reasons(self.handle, &raw mut reasons) }?;
         Ok(reasons)
     }
 
-    /// The processes that compute on it, by this machine's numbers; a container sees its own only.
+    /// Returns the processes that compute on the GPU, by this machine's numbers; a container sees only its own.
     ///
     /// # Errors
     /// If the library refuses.
@@ -321,14 +319,14 @@ impl Device<'_> {
         let mut processes = vec![Process::default(); 16];
         for look in 1.. {
             let mut count = c_uint::try_from(processes.len()).unwrap_or(c_uint::MAX);
-            // SAFETY: there is room for as many as `count` says.
+            // SAFETY: there is room for `count` entries.
             let answer = unsafe {
                 self.table.processes(self.handle, &raw mut count, processes.as_mut_ptr())
             };
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             match answer {
                 Err(NvmlError::Refused { code: INSUFFICIENT_SIZE, .. }) if look < LOOKS => {
-                    // As many again, as others may start until the next look.
+                    // Make room for twice as many, because others may start before the next call.
                     processes = vec![Process::default(); count.clamp(1, 1 << 16) * 2];
                 }
                 answer => {
@@ -341,20 +339,19 @@ impl Device<'_> {
         Ok(processes.iter().map(|process| process.pid).collect())
     }
 
-    /// Locks the clock of its processors to `mhz`, until [`Device::reset_clocks`]: the lock outlives
-    /// the process.
+    /// Locks the clock of the processors to `mhz`, until [`Device::reset_clocks`]: the lock outlives the process.
     ///
     /// # Errors
-    /// If the library refuses: it wants root.
+    /// If the library refuses: this needs root.
     pub fn lock_clocks(&self, mhz: u32) -> Result<(), NvmlError> {
         // SAFETY: takes no pointers.
         unsafe { self.table.lock_clocks(self.handle, mhz, mhz) }
     }
 
-    /// Removes the lock of its clocks, if there is one.
+    /// Removes the lock of the clocks, if there is one.
     ///
     /// # Errors
-    /// If the library refuses: it wants root.
+    /// If the library refuses: this needs root.
     pub fn reset_clocks(&self) -> Result<(), NvmlError> {
         // SAFETY: takes no pointers.
         unsafe { self.table.reset_clocks(self.handle) }
@@ -383,7 +380,7 @@ fn pci_address(
     Ok(until_zero(&pci.address))
 }
 
-/// The text up to the first zero, or all of it.
+/// Returns the text up to the first zero, or all of it.
 fn until_zero(place: &[c_char]) -> String {
     let bytes: Vec<u8> = place.iter().map(|byte| byte.to_ne_bytes()[0]).chain([0]).collect();
     CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned()

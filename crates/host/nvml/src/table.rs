@@ -1,9 +1,9 @@
-//! The functions of the library that we call, looked up at run time.
+//! Functions of the library that this crate calls, looked up at run time.
 //!
-//! A table of our own instead of a binding crate: of the library's 400 functions we call 26, and
-//! a binding to all of them was 0.3 MB of the program and took longer to compile than all that
-//! uses it. Types and values are those of `nvml.h` of CUDA 13; the names are the versioned symbols
-//! that the library exports (`nvmlInit_v2` is what the header calls `nvmlInit`).
+//! This table replaces a binding crate. This crate calls 27 of the library's 400 functions. A binding to all of them
+//! was 0.3 MB of the program, and took longer to compile than all code that uses it. Types and values are those of
+//! `nvml.h` of CUDA 13; the names are the versioned symbols that the library exports (`nvmlInit_v2` is the header's
+//! `nvmlInit`).
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -12,7 +12,7 @@ use libloading::Library;
 
 use crate::NvmlError;
 
-/// A device, as the library names it. Any thread may use it.
+/// The library's handle for a device. Any thread may use it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Handle(*mut c_void);
@@ -60,8 +60,8 @@ pub(crate) struct Process {
 /// Declares the table: fields of function pointers, their look-up, and methods that check results.
 macro_rules! table {
     ($($name:ident = $symbol:literal ($($arg:ident: $kind:ty),*);)*) => {
-        /// The library with its functions. A driver may be older than a function, so any may be
-        /// missing. No method does more than the library's own function of that name.
+        /// The library with its functions. A driver may be older than a function, so any function may be missing. No
+        /// method does more than the library's own function of that name.
         pub(crate) struct Table {
             $($name: Option<unsafe extern "C" fn($($kind),*) -> c_int>,)*
             words: Option<unsafe extern "C" fn(c_int) -> *const c_char>,
@@ -71,8 +71,8 @@ macro_rules! table {
 
         impl Table {
             fn look_up(library: Library) -> Self {
-                // SAFETY: the types are those of `nvml.h` for symbols of these names, and the
-                // pointers are kept no longer than the library.
+                // SAFETY: the types are those of `nvml.h` for symbols of these names, and the pointers are kept no
+                // longer than the library.
                 unsafe {
                     Self {
                         $($name: library.get(concat!($symbol, "\0")).ok().map(|found| *found),)*
@@ -131,11 +131,10 @@ table! {
 }
 
 impl Table {
-    /// Loads the library of this name.
     pub(crate) fn open(name: &str) -> Result<Self, NvmlError> {
-        // SAFETY: the library is NVIDIA's by its name, whose initialisers any program of NVML runs.
+        // SAFETY: by its name, the library is NVIDIA's. Every program that uses NVML runs its initialisers.
         let library = unsafe { Library::new(name) }.map_err(|error| {
-            // The loader's own words name the file.
+            // The loader's own text names the file.
             let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             NvmlError::Library { words: words.trim().to_owned() }
         })?;

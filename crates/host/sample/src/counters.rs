@@ -1,5 +1,5 @@
-//! Tables of counters that only this crate reads: protocols, and interrupts by CPU. The readers take
-//! bytes, and leave out values that are not numbers.
+//! Tables of counters that only this crate reads: protocols, and interrupts by CPU. The readers parse bytes, and leave
+//! out values that are not numbers.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ pub(crate) fn protocols(text: &[u8], wanted: &[&str], sums: &mut BTreeMap<String
 
 const NO_COUNTERS: [&[u8]; 5] = [b"RtoAlgorithm", b"RtoMin", b"RtoMax", b"MaxConn", b"CurrEstab"];
 
-/// Reads a comma-separated row of counts, as `/sys/kernel/irq/N/per_cpu_count` has it for each CPU
-/// that could be. The counters have 32 bits and wrap.
+/// Reads a comma-separated row of counts, as in `/sys/kernel/irq/N/per_cpu_count`, with one for
+/// each possible CPU. The counters have 32 bits and wrap.
 pub(crate) fn per_cpu_counts(text: &[u8]) -> Option<Vec<u32>> {
     text.trim_ascii().split(|byte| *byte == b',').map(number).collect()
 }
 
-/// Decimal digits as a number.
+/// Parses decimal digits.
 pub(crate) fn number<T: TryFrom<u64>>(word: &[u8]) -> Option<T> {
     let mut value = 0u64;
     for byte in word {

@@ -1,4 +1,4 @@
-//! What the kernel knows of all TCP connections of a network namespace (`NETLINK_SOCK_DIAG`).
+//! The kernel's data about all TCP connections of a network namespace (`NETLINK_SOCK_DIAG`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,20 +9,21 @@ use polyrail_netlink::{
 };
 use rustix::net::sockopt;
 
-/// A connection as the kernel describes it. Times are microseconds since it began.
+/// A connection as the kernel describes it. Counts and times of activity are totals since it began;
+/// `_us` is microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The socket's number in the process's table of open files.
     pub inode: u32,
-    /// Tells it from any later one of the same addresses.
+    /// The kernel's id, which distinguishes it from any later connection of the same addresses.
     pub cookie: u64,
-    /// Address and port here.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// Address and port there.
+    /// Remote address and port.
     pub remote: SocketAddr,
-    /// Received and not yet read by the process.
+    /// Bytes received and not yet read by the process.
     pub unread_bytes: u32,
-    /// Written by the process and not yet acknowledged.
+    /// Bytes written by the process and not yet acknowledged.
     pub unacked_bytes: u32,
     pub congestion: String,
     /// Smoothed round-trip time.
@@ -36,9 +37,9 @@ pub struct Connection {
     pub acked_bytes: u64,
     /// Bytes received in order.
     pub received_bytes: u64,
-    /// The rate that the kernel estimated last.
+    /// The kernel's last estimate of the rate.
     pub delivery_bytes_per_s: u64,
-    /// Time with anything to send.
+    /// Time with data to send.
     pub busy_us: u64,
     /// Time held up by the receiver's window.
     pub rwnd_limited_us: u64,
@@ -46,23 +47,23 @@ pub struct Connection {
     pub sndbuf_limited_us: u64,
 }
 
-/// A way to ask the kernel. The answers are of the namespace that the thread was in when it was
-/// opened. One thread at a time.
+/// A socket for requests about connections. The answers concern the namespace that the opening
+/// thread was in. One thread at a time.
 #[derive(Debug)]
 pub struct SockDiag {
     socket: Socket,
 }
 
 impl SockDiag {
-    /// Opens it; needs no right.
+    /// Opens the socket; needs no privileges.
     pub fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::SockDiag)?;
-        // The kernel answers at once; a lost answer must not hold up the sampler.
+        // The kernel answers at once; a lost answer must not block the sampler.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_MAX))?;
         Ok(Self { socket })
     }
 
-    /// Hands every TCP connection that is not only listening to `each`.
+    /// Calls `each` with every TCP connection that is not only listening.
     pub fn connections(&mut self, mut each: impl FnMut(Connection)) -> io::Result<()> {
         for family in [AF_INET, AF_INET6] {
             let answered = self.socket.dump(request(family), |reply| {
@@ -71,7 +72,8 @@ impl SockDiag {
                 }
                 Ok(())
             });
-            // Connections come and go while the kernel looks; one answer is as good as the next.
+            // Connections come and go during the dump, so an answer that is marked as inconsistent
+            // is accepted.
             answered.map_err(|error| match error {
                 Error::Refused { source, .. } => source,
                 malformed @ Error::Malformed(_) => {
@@ -93,7 +95,7 @@ const REQUEST_BYTES: usize = 56;
 const MESSAGE_BYTES: usize = 72;
 const INET_DIAG_INFO: u16 = 2;
 const INET_DIAG_CONG: u16 = 4;
-/// All states in which data may still move: established, closing in its several ways.
+/// All states in which data may still move: established and the closing states.
 const STATES: u32 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 const CUT_OFF: Error = Error::Malformed("a connection that is cut off");
 
@@ -115,7 +117,7 @@ fn connection(body: &[u8]) -> Option<Connection> {
             AF_INET => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(&fixed[at..at + 4]).ok()?)),
             _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&fixed[at..at + 16]).ok()?)),
         };
-        // An IPv4 connection of an IPv6 socket reads like any other.
+        // Show an IPv4 connection of an IPv6 socket with its IPv4 address.
         Some(SocketAddr::new(ip.to_canonical(), port))
     };
     let mut connection = Connection {
@@ -148,8 +150,8 @@ fn connection(body: &[u8]) -> Option<Connection> {
 }
 
 impl Connection {
-    /// Reads `struct tcp_info` (include/uapi/linux/tcp.h), which only ever grows at its end: a
-    /// kernel that knows less leaves the rest 0.
+    /// Reads `struct tcp_info` (include/uapi/linux/tcp.h), which only ever grows at its end: fields
+    /// that an older kernel does not have stay 0.
     fn take_info(&mut self, info: &[u8]) {
         self.rtt_us = u32_at(info, 68).unwrap_or(0);
         self.cwnd = u32_at(info, 80).unwrap_or(0);
@@ -164,7 +166,7 @@ impl Connection {
     }
 }
 
-/// How many connections a datagram holds, as far as it can be understood.
+/// Returns the number of connections in a datagram that can be parsed.
 pub(crate) fn connections_in(datagram: &[u8]) -> usize {
     replies(datagram).flatten().filter_map(|reply| connection(reply.body)).count()
 }
@@ -204,7 +206,7 @@ mod tests {
             let (here, there) = (a.local_addr().unwrap(), a.peer_addr().unwrap());
             let arrived = || find(there, here).filter(|received| received.received_bytes == 50_000);
             let mut tries = (0..200).map(|_| {
-                // It looks again: nobody tells when bytes have come.
+                // Poll: the kernel does not announce arriving bytes.
                 std::thread::sleep(Duration::from_millis(10));
                 arrived()
             });

@@ -1,32 +1,33 @@
-//! Why nothing can be sampled.
+//! Errors of sampling.
 
 use std::io;
 use std::path::PathBuf;
 
 use polyrail_host::ReadError;
 
-/// Why sampling can't begin or go on. A missing source is not an error; the records list it.
+/// Reasons why sampling can't begin or continue. A missing source is not an error; the records list
+/// it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// The kernel's account of CPU time can't be read, and every sample needs it.
+    /// The kernel's CPU times can't be read, and every sample needs them.
     #[error(transparent)]
     Cpus(#[from] ReadError),
-    /// An interval that is too short for the grain of CPU times, or too long to notice its end.
+    /// An interval that is too short for the resolution of CPU times, or longer than 1 h.
     #[error("interval of {given_ms} ms is out of range; allowed: 100ms to 1h")]
     Interval { given_ms: u128 },
-    /// An interface that is not there.
+    /// An interface that does not exist.
     #[error("interface `{name}`: does not exist; allowed: {known}")]
     NoInterface {
-        /// The name that was given.
+        /// The name as given.
         name: String,
-        /// All interfaces, with commas.
+        /// All interfaces, separated by commas.
         known: String,
     },
-    /// A process that is not there.
+    /// A process that does not exist.
     #[error("process `{pid}`: does not exist; allowed: a process of this machine")]
     NoProcess {
-        /// The number that was given.
+        /// The number as given.
         pid: u32,
     },
     /// The records can't be written.
@@ -36,7 +37,7 @@ pub enum SampleError {
         path: PathBuf,
         source: io::Error,
     },
-    /// The file exists already, and may hold measurements that nobody can repeat.
+    /// The file exists already, and may hold measurements that can't be repeated.
     #[error("--out `{}`: is there already; allowed: a new file", path.display())]
     Exists { path: PathBuf },
     /// A thread can't be made.
@@ -45,7 +46,7 @@ pub enum SampleError {
 }
 
 impl SampleError {
-    /// The remedy, where one is known.
+    /// Returns the fix where one is known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Cpus(error) => error.help(),

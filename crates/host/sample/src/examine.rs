@@ -1,4 +1,4 @@
-//! Every parser of this crate on the same bytes, for fuzzers.
+//! Runs every parser of this crate on the same bytes, for fuzzers.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use crate::counters::{per_cpu_counts, protocols};
 use crate::diag;
 use crate::threads::{sched, stat};
 
-/// Reads any bytes in every way that the sampler reads bytes. A parser refuses or leaves out wrong input;
-/// only a panic is a finding.
+/// Parses arbitrary bytes with every parser of the sampler. A parser refuses or leaves out wrong input; only a panic is
+/// a finding.
 #[doc(hidden)]
 pub fn examine(data: &[u8]) {
     // A header and the fixed part of a connection.

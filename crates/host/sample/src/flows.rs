@@ -1,4 +1,4 @@
-//! The TCP connections of the processes that are followed.
+//! The TCP connections of the followed processes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -14,11 +14,13 @@ pub(crate) struct Flow {
     pub(crate) connection: Connection,
 }
 
-/// Tells our connections from others' without looking through the tables of open files each time.
+/// Finds the connections of followed processes without searching the tables of open files each
+/// time.
 #[derive(Debug)]
 pub(crate) struct Flows {
     diag: SockDiag,
-    /// By the kernel's cookie: the process that holds a connection, if it is one of ours.
+    /// The followed process that holds each connection, by the kernel's cookie; `None` for other
+    /// processes' connections.
     owners: HashMap<u64, Option<u32>>,
 }
 
@@ -27,7 +29,7 @@ impl Flows {
         Ok(Self { diag: SockDiag::open()?, owners: HashMap::new() })
     }
 
-    /// The connections of `pids`, in a stable order.
+    /// Returns the connections of `pids`, in a stable order.
     pub(crate) fn read(&mut self, root: &Sysroot, pids: &[u32]) -> std::io::Result<Vec<Flow>> {
         if pids.is_empty() {
             return Ok(Vec::new());
@@ -63,7 +65,7 @@ impl Flows {
     }
 }
 
-/// The sockets that the processes hold open, by inode.
+/// Maps the inode of each open socket to the process that holds it.
 fn sockets(root: &Sysroot, pids: &[u32]) -> HashMap<u32, u32> {
     let mut sockets = HashMap::new();
     for &pid in pids {

@@ -1,4 +1,4 @@
-//! Which CPU limits, and what runs there.
+//! Finds the limiting CPU and its work.
 
 use std::fmt;
 
@@ -6,46 +6,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{CpuSample, Sample, ThreadSample};
 
-/// The busiest CPU among those that work for us, or for the network.
+/// The busiest CPU among those that run followed threads or process packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hot {
     pub cpu: u32,
     pub work: Work,
-    /// Not idle, in percent of the interval.
+    /// Time not idle, in percent of the interval.
     pub busy_percent: f64,
     pub user_percent: f64,
-    /// System calls, copies included.
+    /// Time in system calls, copies included.
     pub system_percent: f64,
-    /// Interrupts and softirqs.
+    /// Time in interrupts and softirqs.
     pub softirq_percent: f64,
-    /// Taken by the hypervisor.
+    /// Time taken by the hypervisor.
     pub steal_percent: f64,
-    /// Time that our flows waited for the reader at the other end, in percent of the time that they
-    /// had something to send; `None` where none of them sent.
+    /// Time that the followed flows waited for the reader at the other end, in percent of the time
+    /// that they had data to send; `None` where none of them sent.
     pub rwnd_limited_percent: Option<f64>,
 }
 
-/// What a CPU is busy with.
+/// The work of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Work {
-    /// A proxy that receives: mostly the copy out of the kernel.
+    /// A receiving proxy thread: mostly the copy out of the kernel.
     ReceiveCopy { thread: String },
-    /// A proxy that sends: mostly the copy into the kernel.
+    /// A sending proxy thread: mostly the copy into the kernel.
     SendCopy { thread: String },
-    /// Another thread that is followed.
+    /// Another followed thread.
     Thread { thread: String },
-    /// The network's softirqs, with no thread of ours there.
+    /// The network's softirqs, on a CPU without a followed thread.
     Packets,
 }
 
 impl Hot {
-    /// The busiest CPU that spends at least a tenth of its time on a thread that is followed, or
-    /// half of it on interrupts and softirqs; `None` if there is no such CPU, or if other programs
-    /// have most of it.
+    /// Finds the busiest CPU that spends at least a tenth of its time on one followed thread, or
+    /// half of it on interrupts and softirqs; `None` if there is no such CPU. CPUs whose time other
+    /// programs use for the most part are left out.
     ///
-    /// A thread counts for a CPU only if the scheduler left it there. The counters of a thread that
-    /// moved do not say what it did on which CPU.
+    /// A thread is attributed to a CPU only if the scheduler left it there. The counters of a
+    /// thread that moved do not reveal its work on each CPU.
     pub fn find(sample: &Sample) -> Option<Self> {
         let works = sample.cpus.iter().filter_map(|cpu| Some((cpu, work(sample, cpu)?)));
         let (cpu, work) =
@@ -63,7 +63,8 @@ impl Hot {
     }
 }
 
-/// As in `receive copy on CPU 22: softirq 61 %, system 37 %; flows waited for the reader 40 %`.
+/// Formats the result, as in `receive copy on CPU 22: softirq 61 %, system 37 %; its flows waited
+/// for the reader 40 %`.
 impl fmt::Display for Hot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on CPU {}: ", self.work, self.cpu)?;
@@ -98,7 +99,7 @@ impl fmt::Display for Work {
     }
 }
 
-/// Shares below this are left out of the sentence.
+/// Smaller shares are left out of the text.
 const SHOWN_PERCENT: f64 = 5.0;
 const THREAD_PERCENT: f64 = 10.0;
 const SOFTIRQ_PERCENT: f64 = 50.0;
@@ -120,7 +121,7 @@ fn work(sample: &Sample, cpu: &CpuSample) -> Option<Work> {
     let most = threads.into_iter().max_by(|a, b| time(a).total_cmp(&time(b)));
     if let Some(thread) = most.filter(|thread| time(thread) >= THREAD_PERCENT) {
         let name = thread.name.clone();
-        // As the engine names its threads.
+        // The engine's names for its threads.
         return Some(if name.starts_with("pr-rx") {
             Work::ReceiveCopy { thread: name }
         } else if name.starts_with("pr-tx") {
@@ -132,7 +133,7 @@ fn work(sample: &Sample, cpu: &CpuSample) -> Option<Work> {
     (softirq >= SOFTIRQ_PERCENT).then_some(Work::Packets)
 }
 
-/// Mean over the flows, each by the bytes that it sent.
+/// Returns the mean over the flows, weighted by the bytes that each sent.
 fn rwnd_limited(sample: &Sample) -> Option<f64> {
     let (mut sum, mut weights) = (0.0, 0.0);
     for flow in sample.flows.iter().filter(|flow| flow.busy_percent > 0.0 && flow.tx_bytes > 0) {

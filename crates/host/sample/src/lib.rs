@@ -1,11 +1,10 @@
-//! What CPUs, interrupts, NICs, flows and threads did, second by second.
+//! Samples the activity of CPUs, interrupts, NICs, flows and threads, second by second.
 //!
-//! A [`Sampler`] reads counters; two [`Snapshot`]s make a [`Sample`]. [`run`] writes one line of
-//! JSON per interval, and [`Attached`] does so in a thread of its own. [`Hot`] says from a sample
-//! which CPU limits and what runs there.
+//! A [`Sampler`] reads counters; two [`Snapshot`]s make a [`Sample`]. [`run`] writes one line of JSON per interval, and
+//! [`Attached`] does so in its own thread. [`Hot`] finds the limiting CPU of a sample and its work.
 //!
-//! Sampling runs beside the work that it watches, so it must cost little: it keeps files open, writes
-//! only counters that moved, and each line says what it cost. It changes nothing on the machine.
+//! Sampling runs alongside the work that it measures, so it must cost little: it keeps files open, writes only counters
+//! that moved, and reports its own cost in each line. Sampling changes nothing on the machine.
 #![forbid(unsafe_code)]
 
 mod counters;

@@ -1,4 +1,4 @@
-//! A file that is read again and again: opened once, so that a sample walks no paths.
+//! A file that is read repeatedly: opened once, so that a sample resolves no paths.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ impl Reread {
         &self.path
     }
 
-    /// Fills `buffer` with what the file says now. The kernel writes it anew when it is read from
-    /// its start.
+    /// Fills `buffer` with the current contents. The kernel generates them again for a read from
+    /// the start.
     pub(crate) fn read(&self, buffer: &mut Vec<u8>) -> io::Result<()> {
         let mut len = 0;
         loop {
@@ -47,7 +47,7 @@ impl Reread {
     }
 }
 
-/// Room that each read call finds; files of `/proc` come a page or more at a time.
+/// Minimum room for each read call; files of `/proc` return a page or more at a time.
 const SPARE_BYTES: usize = 4096;
 const LONGEST_BYTES: usize = 64 << 20;
 
@@ -60,7 +60,7 @@ mod tests {
         let file = Reread::open(&Sysroot::live(), "/proc/uptime").unwrap();
         let (mut first, mut second) = (Vec::new(), Vec::new());
         file.read(&mut first).unwrap();
-        // The file has hundredths of a second.
+        // The file's resolution is a hundredth of a second.
         let begin = std::time::Instant::now();
         while second.is_empty() || second == first {
             assert!(begin.elapsed().as_secs() < 10, "it says the same for ten seconds: {first:?}");

@@ -13,22 +13,22 @@ use crate::error::SampleError;
 use crate::record::{End, Record};
 use crate::sampler::{SHORTEST_INTERVAL, Sampler, thread_cpu, unix_ms};
 
-/// A sampler in a thread of its own. Dropping it without [`Attached::stop`] ends the thread within
-/// an interval, and its file has no last line.
+/// A sampler in its own thread. Dropping it without [`Attached::stop`] ends the thread within an
+/// interval, and its file has no last line.
 #[derive(Debug)]
 pub struct Attached {
     stop: Sender<()>,
     thread: Option<JoinHandle<Result<End, SampleError>>>,
 }
 
-/// Writes records to `out`, the start at once, then a sample per interval until `pause` says that it
-/// is over, one of the rest if that took 100 ms or more, and the end. `name` is what errors call `out`.
+/// Writes records to `out`: the start record at once, then a sample per interval until `pause` returns `false`, a last
+/// sample if the rest took 100 ms or more, and the end record. Errors call the output `name`.
 ///
-/// `pause` is called with the time until the next sample; it waits that long, or says `false`
-/// earlier.
+/// `pause` is called with the time until the next sample; it waits that long and returns `true`, or returns `false`
+/// earlier to stop.
 ///
 /// # Errors
-/// [`SampleError::Write`]. A reader that went away, like `head`, ends it without an error.
+/// [`SampleError::Write`]. A closed pipe, as after `head`, ends sampling without an error.
 pub fn run(
     sampler: &mut Sampler,
     out: &mut dyn Write,
@@ -56,7 +56,7 @@ pub fn run(
             }
             last = next;
             due += interval;
-            // After a halt of the machine, skip the samples that were missed.
+            // After a suspension of the machine, skip the missed samples.
             while due < Instant::now() {
                 due += interval;
                 end.skipped += 1;
@@ -80,7 +80,7 @@ pub fn run(
 }
 
 impl Attached {
-    /// Starts the thread, which writes to `out`, called `name` in errors.
+    /// Starts the thread, which writes to `out`; errors call the output `name`.
     ///
     /// # Errors
     /// [`SampleError::Thread`].
@@ -121,7 +121,7 @@ fn goes_on(stopped: &Receiver<()>, time: Duration) -> bool {
 fn line(out: &mut dyn Write, record: &Record) -> io::Result<()> {
     let mut text = serde_json::to_vec(record)?;
     text.push(b'\n');
-    // In one piece, so that a reader that follows the file sees whole lines.
+    // Write in one piece, so that a program that follows the file sees whole lines.
     out.write_all(&text)?;
     out.flush()
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::sampler::Options;
 
-    /// A file in memory that the test can read.
+    /// A shared buffer that replaces a file.
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -167,7 +167,7 @@ mod tests {
         let lines = || out.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count();
         let deadline = Instant::now() + Duration::from_secs(20);
         while lines() < 4 && Instant::now() < deadline {
-            // It looks again: whoever writes lines tells nobody.
+            // Poll: the writer does not announce new lines.
             thread::sleep(Duration::from_millis(20));
         }
         let end = attached.stop().unwrap();
@@ -190,7 +190,7 @@ mod tests {
                 Sampler::open(&Sysroot::live(), Options { interval, ..Options::default() });
             let mut out = Vec::new();
             let end = run(sampler.as_mut().unwrap(), &mut out, "memory", |_| {
-                // It stands for what is sampled.
+                // The sleep stands for the sampled work.
                 thread::sleep(time);
                 false
             });
@@ -203,7 +203,7 @@ mod tests {
             (end.unwrap().samples, samples.collect::<Vec<f64>>())
         };
         assert!(matches!(&samples_after(Duration::from_millis(150)), (1, one) if one[0] >= 0.15));
-        // On a loaded machine that may take the 100 ms.
+        // On a loaded machine even this may take 100 ms.
         let quick = (0..20).map(|_| samples_after(Duration::ZERO));
         assert!(quick.into_iter().any(|(samples, all)| samples == 0 && all.is_empty()));
     }

@@ -1,4 +1,4 @@
-//! Reads all counters, with the files held open between samples.
+//! Reads all counters, and keeps the files open between samples.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,20 +22,21 @@ pub struct Options {
     pub interval: Duration,
     /// Processes whose threads and flows are followed.
     pub pids: Vec<u32>,
-    /// Also follow processes of this name, as in `/proc/PID/comm`; they are looked for every 30
-    /// samples.
+    /// Also follow processes of this name, as in `/proc/PID/comm`; the search for them is repeated
+    /// every 30 samples.
     pub process_name: Option<String>,
-    /// Only these interfaces; all if empty.
+    /// The sampled interfaces; all if empty.
     pub interfaces: Vec<String>,
 }
 
-/// Asks the driver for the counters of the queues of these interfaces.
+/// Reads the driver's counters of the queues of these interfaces.
 pub type ReadQueues = Box<dyn FnMut(&[String]) -> BTreeMap<String, QueueCounts> + Send>;
 
 /// Counters by queue (`rx-3`) and name.
 pub type QueueCounts = BTreeMap<String, BTreeMap<String, u64>>;
 
-/// Takes snapshots. It may be moved to another thread, but counts the cost of the one that calls.
+/// Takes snapshots. A sampler may be moved to another thread; each snapshot has the CPU time of the
+/// thread that took it.
 pub struct Sampler {
     root: Sysroot,
     options: Options,
@@ -69,8 +70,8 @@ impl Sampler {
     /// Opens every source that exists; [`Self::start`] lists the missing ones.
     ///
     /// # Errors
-    /// [`SampleError`]: no account of CPU time, an interval out of range, an interface or process
-    /// that is not there.
+    /// [`SampleError`]: unreadable CPU times, an interval out of range, an interface or process
+    /// that does not exist.
     pub fn open(root: &Sysroot, options: Options) -> Result<Self, SampleError> {
         if !(SHORTEST_INTERVAL..=Duration::from_secs(3600)).contains(&options.interval) {
             return Err(SampleError::Interval { given_ms: options.interval.as_millis() });
@@ -89,7 +90,7 @@ impl Sampler {
         let net_dev = open("/proc/net/dev");
         let protocols = PROTOCOLS.iter().filter_map(|(path, wanted)| Some((open(path)?, *wanted)));
         let protocols = protocols.collect();
-        // Only the running kernel answers questions about sockets.
+        // Only the running kernel answers requests about sockets.
         let flows = if root.is_live() {
             Flows::open().map_err(|error| missing.push(format!("flows: {error}"))).ok()
         } else {
@@ -142,12 +143,12 @@ impl Sampler {
         };
         sampler.find_named();
         sampler.start.pids = sampler.pids();
-        // Fails at once if the account of CPU time is unreadable.
+        // Fail at once if the CPU times are unreadable.
         Stat::read(root)?;
         Ok(sampler)
     }
 
-    /// Has the counters of queues read by `read`, which gets the interfaces.
+    /// Reads the counters of queues with `read`, which gets the interfaces.
     #[must_use]
     pub fn with_queues(mut self, read: ReadQueues) -> Self {
         self.queues = Some(read);
@@ -172,7 +173,7 @@ impl Sampler {
         let pids = self.pids();
         let mut missing = Vec::new();
         let buffer = &mut self.buffer;
-        // First the counters that reading itself changes most.
+        // Read the counters that reading itself changes most first.
         let softirqs = table(&self.softirqs, buffer, &mut missing, Softirqs::parse);
         let softnet = table(&self.softnet, buffer, &mut missing, Softnet::parse);
         let interfaces = table(&self.net_dev, buffer, &mut missing, NetDev::parse).interfaces;
@@ -221,7 +222,7 @@ impl Sampler {
         }
     }
 
-    /// What happened between two of its snapshots.
+    /// Computes the activity between two snapshots of this sampler.
     pub fn between(&self, from: &Snapshot, to: &Snapshot) -> Sample {
         from.until(to, &self.start.nics)
     }
@@ -233,7 +234,7 @@ impl Sampler {
         pids
     }
 
-    /// Looks for the processes that the options name, except this process.
+    /// Finds the processes that the options name, except this process.
     fn find_named(&mut self) {
         let Some(wanted) = &self.options.process_name else { return };
         let names = self.root.list("/proc").unwrap_or_default();
@@ -246,19 +247,19 @@ impl Sampler {
     }
 }
 
-/// The kernel counts CPU time in ticks of up to 10 ms: less time would tell little.
+/// The kernel counts CPU time in ticks of up to 10 ms: shorter intervals would be inaccurate.
 pub(crate) const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const STAT: &str = "/proc/stat";
-/// How many samples pass between two looks for processes by name; each look reads a file per process.
+/// Number of samples between two searches for processes by name; each search reads a file per process.
 const LOOK_EVERY: u64 = 30;
 const PROTOCOLS: [(&str, &[&str]); 2] = [
     ("/proc/net/snmp", &["Tcp"]),
-    // How often the TCP code took which turn: retransmits, drops, full queues.
+    // Counts of events in the TCP code: retransmits, drops, full queues.
     ("/proc/net/netstat", &["TcpExt"]),
 ];
 
-/// What a file says now; nothing if it was never there, and a line in `missing` if it says nothing
-/// any more.
+/// Parses a file's current contents. A file that was never there gives the default; a file that
+/// can't be read any more also adds a line to `missing`.
 fn table<T: Default, E: Display>(
     file: &Option<Reread>,
     buffer: &mut Vec<u8>,
@@ -279,7 +280,7 @@ pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
@@ -289,8 +290,8 @@ fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
 }
 
-/// With `CONFIG_IRQ_TIME_ACCOUNTING` the kernel has an account of pressure by interrupts, too, and
-/// answers a read if that is switched on.
+/// Whether the kernel measures interrupt time. With `CONFIG_IRQ_TIME_ACCOUNTING` the kernel also
+/// reports pressure by interrupts, and a read succeeds if that is switched on.
 fn irq_time_is_measured(root: &Sysroot) -> Option<bool> {
     if !root.exists("/proc/pressure/cpu") {
         return None;
@@ -346,7 +347,7 @@ mod tests {
         let seconds = |percent: f64| percent / 100.0 * sample.seconds;
         let cpus = sample.cpus.iter().map(|cpu| seconds(cpu.busy_percent())).sum::<f64>();
         assert!(cpus >= 0.2, "{sample:?}");
-        // Asking for the time of a thread is a system call.
+        // Each read of the thread's time is a system call, so both user and system time count.
         let time = |thread: &ThreadSample| seconds(thread.user_percent + thread.system_percent);
         let ours = sample.threads.iter().map(time).sum::<f64>();
         assert!(ours >= 0.2, "{sample:?}");

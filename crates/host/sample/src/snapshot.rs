@@ -1,4 +1,4 @@
-//! All counters at one moment, and what lies between two such moments.
+//! All counters at one moment, and the differences between two such moments.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub(crate) at: Instant,
     pub(crate) unix_ms: u64,
     pub(crate) read_time: Duration,
-    /// Of the thread that sampled.
+    /// CPU time of the sampling thread.
     pub(crate) thread_cpu: Duration,
     pub(crate) ticks_per_second: f64,
     pub(crate) cpus: Vec<(u32, CpuTicks)>,
@@ -37,8 +37,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What happened from this snapshot to `later`, which must be of the same sampler. Times come
-    /// in the kernel's ticks (10 ms as a rule), so that less than a second says little.
+    /// Computes the activity from this snapshot to `later`, which must be from the same sampler.
+    /// The kernel counts CPU time in ticks (10 ms as a rule), so results for less than a second are
+    /// inaccurate.
     pub(crate) fn until(&self, later: &Self, nics: &[NicStart]) -> Sample {
         let seconds = (later.at - self.at).as_secs_f64().max(1e-9);
         let cpu = later.thread_cpu.saturating_sub(self.thread_cpu);
@@ -240,15 +241,15 @@ impl Snapshot {
     }
 }
 
-/// The row of `cpu` in rows that are sorted by it.
+/// Returns the row of `cpu` from rows sorted by CPU.
 fn find<T>(rows: &[T], cpu: u32, key: impl Fn(&T) -> u32) -> Option<&T> {
-    // As a rule CPU n is row n.
+    // Usually CPU n is row n.
     let guess = rows.get(cpu as usize).filter(|row| key(row) == cpu);
     guess.or_else(|| Some(&rows[rows.binary_search_by_key(&cpu, key).ok()?]))
 }
 
-/// The difference of two counts that have 32 bits in the kernel. One that went back by more than half its range has
-/// begun anew, with its owner.
+/// Returns the difference of two counts that have 32 bits in the kernel. A count that went back by more than half its
+/// range was reset with its owner.
 fn wrapped(then: u64, now: u64) -> u64 {
     let moved = (now as u32).wrapping_sub(then as u32);
     if moved > u32::MAX / 2 { (now as u32).into() } else { moved.into() }
@@ -265,7 +266,7 @@ fn counts_that_moved(
     moved.collect()
 }
 
-/// A share as percent with one decimal.
+/// Converts a share to percent with one decimal.
 fn percent(share: f64) -> f64 {
     round(share * 100.0, 10.0)
 }

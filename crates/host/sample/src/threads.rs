@@ -1,5 +1,4 @@
-//! The threads of the processes that are followed: how long they ran, where, and how often they
-//! were moved.
+//! The threads of the followed processes: their CPU times, CPUs, and context switches.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +7,22 @@ use polyrail_host::Sysroot;
 use crate::counters::{lines, number, words};
 use crate::reread::Reread;
 
-/// A thread since it began.
+/// Totals of a thread since it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadTimes {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) name: String,
-    /// The CPU that it ran on last.
+    /// The CPU that the thread ran on last.
     pub(crate) cpu: u32,
-    /// In ticks.
+    /// User time in ticks.
     pub(crate) user: u64,
-    /// In ticks.
+    /// System time in ticks.
     pub(crate) system: u64,
     pub(crate) switches: Switches,
 }
 
-/// What the scheduler counts, where the kernel was built to tell (`CONFIG_SCHED_DEBUG`).
+/// The scheduler's counters, where the kernel was built to report them (`CONFIG_SCHED_DEBUG`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Switches {
     pub(crate) migrations: Option<u64>,
@@ -31,7 +30,7 @@ pub(crate) struct Switches {
     pub(crate) involuntary: Option<u64>,
 }
 
-/// Threads with their files held open.
+/// Open files of threads.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     open: BTreeMap<(u32, u32), Files>,
@@ -45,7 +44,7 @@ struct Files {
 }
 
 impl Threads {
-    /// All threads of `pids`, without processes that ended.
+    /// Reads all threads of `pids`; processes that ended are left out.
     pub(crate) fn read(&mut self, root: &Sysroot, pids: &[u32]) -> Vec<ThreadTimes> {
         let mut threads = Vec::new();
         let mut seen = BTreeMap::new();
@@ -56,7 +55,7 @@ impl Threads {
                     Some(files) => files,
                     None => match Files::open(root, pid, tid) {
                         Some(files) => files,
-                        // It ended between the listing and now.
+                        // The thread ended after the listing.
                         None => continue,
                     },
                 };
@@ -93,13 +92,13 @@ impl Files {
     }
 }
 
-/// Reads `/proc/PID/task/TID/stat`. The name stands in brackets and may hold anything, brackets
-/// and spaces included, so fields count from the last closing one.
+/// Reads `/proc/PID/task/TID/stat`. The name is in parentheses and may hold anything, including
+/// parentheses and spaces, so fields are counted from the last closing one.
 pub(crate) fn stat(text: &[u8]) -> Option<ThreadTimes> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let close = text.iter().rposition(|byte| *byte == b')')?;
     let name = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
-    // The first one behind the name, the state, is field 3.
+    // The first field after the name, the state, is field 3.
     let mut fields = words(&text[close + 1..]);
     let user = fields.nth(14 - 3).and_then(number)?;
     let system = fields.next().and_then(number)?;
@@ -153,7 +152,7 @@ mod tests {
         let worker = std::thread::Builder::new().name("busy-bee".into());
         let worker = worker
             .spawn(move || {
-                // Count the thread's CPU time, not the clock's, because other threads may use the CPU, too.
+                // Measure the thread's CPU time, not wall time, because other threads may use the CPU, too.
                 while crate::sampler::thread_cpu().as_millis() < 200 {
                     std::hint::spin_loop();
                 }

@@ -1,4 +1,4 @@
-//! The interrupts of the NICs and how often each came to each CPU.
+//! The interrupts of the NICs and their counts by CPU.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use crate::counters::per_cpu_counts;
 use crate::record::{NicStart, VectorStart};
 use crate::reread::Reread;
 
-/// The counts of one vector: CPUs in ascending order, each with its count. They have 32 bits and wrap.
+/// The counts of one vector: CPUs in ascending order, each with its count. Counts have 32 bits and wrap.
 pub(crate) type Counts = Vec<(u32, u32)>;
 
 /// The vectors of all NICs.
 #[derive(Debug)]
 pub(crate) struct Vectors {
-    /// Each vector with its file of counts. Empty where the kernel has no such files; then the
-    /// whole table is read.
+    /// The file of counts of each vector. Empty where the kernel has no such files; then the whole
+    /// table is read.
     files: BTreeMap<u32, Reread>,
     numbers: Vec<u32>,
-    /// What the positions in a file of counts stand for.
+    /// The CPUs that the positions in a file of counts stand for.
     possible: Vec<u32>,
 }
 
 impl Vectors {
-    /// Finds the vectors of `nics`; these say which there are.
+    /// Opens the vectors listed in `nics`.
     pub(crate) fn open(root: &Sysroot, nics: &[NicStart]) -> Self {
         let numbers: Vec<u32> =
             nics.iter().flat_map(|nic| &nic.vectors).map(|vector| vector.irq).collect();
@@ -40,7 +40,7 @@ impl Vectors {
         Self { files, numbers, possible }
     }
 
-    /// The counts of each vector that is still there.
+    /// Returns the counts of each vector that still exists.
     pub(crate) fn read(
         &self,
         root: &Sysroot,
@@ -74,7 +74,7 @@ impl Vectors {
     }
 }
 
-/// All NICs that are devices, with the vectors that have a handler.
+/// Returns all NICs that are devices, with the vectors that have a handler.
 pub(crate) fn nics(root: &Sysroot, missing: &mut Vec<String>) -> Vec<NicStart> {
     let names = match root.list("/sys/class/net") {
         Ok(names) => names,
@@ -105,12 +105,13 @@ pub(crate) fn nics(root: &Sysroot, missing: &mut Vec<String>) -> Vec<NicStart> {
     names.into_iter().filter_map(nic).collect()
 }
 
-/// The PCI function that a device is, or belongs to.
+/// Returns the PCI function that a device is, or belongs to.
 fn function(device: &Path) -> Option<PciAddress> {
     device.iter().rev().find_map(|part| part.to_str()?.parse().ok())
 }
 
-/// The vectors of the PCI function that a device belongs to: virtio's is the one above.
+/// Returns the vectors of the PCI function that a device belongs to; for virtio, that is the parent
+/// device.
 fn msi_irqs(root: &Sysroot, device: &Path) -> Vec<u32> {
     let mut folder: PathBuf = device.to_owned();
     loop {

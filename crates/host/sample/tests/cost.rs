@@ -1,11 +1,11 @@
-//! What sampling costs on a machine of 208 CPUs whose every counter moves: a process of its own
-//! samples a copy of such a machine, while this one keeps changing it.
+//! Cost of sampling on a machine of 208 CPUs whose every counter moves: a separate process samples a copy of such a
+//! machine, while this one keeps changing it.
 //!
-//! The copy lies in files, so that reading is as cheap as copying; what the kernel pays for making
-//! the text is measured by `docs/sample.md`.
+//! The copy lies in files, so that reading is as cheap as copying; `docs/sample.md` measures the kernel's cost of
+//! making the text.
 //!
-//! CPU time differs from one machine to the next and with what else runs there. So the test compares two
-//! costs of the same moments: that of the sampler, and that of a plain reader of the same files.
+//! CPU time differs between machines and with their other load. So the test compares two costs of the same moments:
+//! that of the sampler, and that of a plain reader of the same files.
 
 use std::env;
 use std::fmt::Write as _;
@@ -27,8 +27,8 @@ const PID: u32 = 4711;
 const SAMPLES: u64 = 4;
 const ROOT: &str = "POLYRAIL_TEST_ROOT";
 
-/// The state of the machine after `step` changes. Numbers keep their width, so that each file is
-/// written over in one piece and never read half.
+/// Writes the state of the machine after `step` changes. Numbers keep their width, so that each
+/// file is overwritten in one piece and never read half.
 fn change(root: &Sysroot, irqs: &[String], step: u64) {
     let mut stat = String::from("cpu  1 0 1 1 0 0 1 0 0 0\n");
     let mut softnet = String::new();
@@ -51,7 +51,7 @@ fn change(root: &Sysroot, irqs: &[String], step: u64) {
     put(root, "/proc/net/softnet_stat", &softnet);
     put(root, "/proc/softirqs", &softirqs);
     for (at, irq) in irqs.iter().enumerate() {
-        // As on a real machine a vector fires on the few CPUs that it may go to.
+        // As on a real machine, a vector fires on the few CPUs that it may go to.
         let count = |cpu: u32| if cpu as usize / 2 == at % 104 { 70_000 * step } else { 0 };
         let counts: Vec<String> = (0..CPUS).map(|cpu| format!("{:010}", count(cpu))).collect();
         put(root, &format!("/sys/kernel/irq/{irq}/per_cpu_count"), &counts.join(","));
@@ -77,7 +77,8 @@ fn put(root: &Sysroot, path: &str, text: &str) {
     file.write_all_at(text.as_bytes(), 0).unwrap();
 }
 
-/// The process that samples. Before each sample a thread of its own reads the same files plainly.
+/// Main function of the sampling process. Before each sample a separate thread reads the same files
+/// plainly.
 fn sample(folder: &Path) {
     let root = Sysroot::at(folder);
     let files = files(&root);
@@ -90,7 +91,7 @@ fn sample(folder: &Path) {
             return false;
         }
         left -= 1;
-        // The pace of the sampler is what costs.
+        // The sampler must run at its real pace, which affects its cost.
         thread::sleep(time);
         plain_us += thread::scope(|scope| scope.spawn(|| plain(&files)).join().unwrap());
         true
@@ -99,10 +100,10 @@ fn sample(folder: &Path) {
     eprintln!("{PLAIN}{plain_us}");
 }
 
-/// Begins the line of the sampling process that says what the plain reader took.
+/// Prefix of the line in which the sampling process reports the plain reader's cost.
 const PLAIN: &str = "plain reader, µs: ";
 
-/// The files that a sample reads.
+/// Returns the files that a sample reads.
 fn files(root: &Sysroot) -> Vec<PathBuf> {
     let tables = ["/proc/stat", "/proc/net/softnet_stat", "/proc/softirqs"].map(String::from);
     let irqs = root.list("/sys/kernel/irq").unwrap();
@@ -111,7 +112,7 @@ fn files(root: &Sysroot) -> Vec<PathBuf> {
     tables.into_iter().chain(irqs).chain(threads).map(|path| root.path(path)).collect()
 }
 
-/// Reads every file once and adds its numbers. Returns the CPU time that this took, in µs.
+/// Reads every file once and adds its numbers. Returns the CPU time of the calling thread, in µs.
 fn plain(files: &[PathBuf]) -> u64 {
     let sum: u64 = files
         .iter()
@@ -126,9 +127,9 @@ fn plain(files: &[PathBuf]) -> u64 {
     u64::try_from(time.tv_sec).unwrap() * 1_000_000 + u64::try_from(time.tv_nsec).unwrap() / 1_000
 }
 
-/// The other load of a machine can make one run dearer than another; the best of some runs counts.
+/// Other load on the machine can make one run more expensive than another, so the best run counts.
 const RUNS: usize = 3;
-/// The test fails when sampling costs more plain readers than this.
+/// Maximum cost of sampling, as a multiple of the plain reader's.
 const MOST: f64 = 5.0;
 
 #[test]
@@ -142,8 +143,8 @@ fn sampling_208_cpus_costs_little_more_than_reading_their_files_and_16_mib() {
     assert!(least < MOST, "{costs:.2?} times the plain reader");
 }
 
-/// Samples the host in a process of its own, while everything there changes. Returns how many times the
-/// plain reader's CPU time that took.
+/// Samples the host in a separate process, while everything in the host changes. Returns the cost as a multiple of the
+/// plain reader's CPU time.
 fn sampled(host: &fixtures::Fixture) -> f64 {
     let root = host.root();
     let irqs = root.list("/sys/kernel/irq").unwrap();
@@ -152,7 +153,7 @@ fn sampled(host: &fixtures::Fixture) -> f64 {
     let mut child = Command::new(env::current_exe().unwrap());
     child.env(ROOT, host.path()).args(["--exact", "--nocapture", "--quiet"]);
     child.arg("sampling_208_cpus_costs_little_more_than_reading_their_files_and_16_mib");
-    // Records leave by standard error, for standard output is the test harness's.
+    // Records go to standard error, because standard output belongs to the test harness.
     let child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let output = thread::spawn(|| child.wait_with_output());
     for step in 2.. {
@@ -160,7 +161,7 @@ fn sampled(host: &fixtures::Fixture) -> f64 {
             break;
         }
         change(&root, &irqs, step);
-        // Several changes come in each interval of the sampler.
+        // Several changes fall into each interval of the sampler.
         thread::sleep(Duration::from_millis(200));
     }
     let output = output.join().unwrap().unwrap();
@@ -175,7 +176,7 @@ fn sampled(host: &fixtures::Fixture) -> f64 {
         .collect();
     assert_eq!(samples.len() as u64, SAMPLES);
     assert!(samples.iter().all(|sample| sample.missing.is_empty()), "{text}");
-    // On a machine that is busy itself the changes may come too late for some samples.
+    // On a busy machine the changes may come too late for some samples.
     let full = samples.iter().find(|sample| sample.cpus.len() as u32 == CPUS);
     let full = full.unwrap_or_else(|| panic!("no sample has all CPUs: {text}"));
     assert!(full.cpus.iter().all(|cpu| cpu.net_rx > 0 && cpu.packets > 0));

@@ -1,4 +1,4 @@
-//! Carries a plan out, or leaves the host as it was.
+//! Carries out a plan, or leaves the host as it was.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::reset::put_back;
 use crate::target::Target;
 use crate::verify::{State, state_of};
 
-/// How a plan is carried out.
+/// Options for carrying out a plan.
 #[derive(Clone, Copy)]
 pub struct ApplyOptions<'a> {
-    /// Apply a plan that was made elsewhere or earlier: change what matches by identity and report
-    /// what is missing.
+    /// Apply a plan that was made elsewhere or earlier: change the targets that match by identity
+    /// and report the missing ones.
     pub force: bool,
-    /// How long to wait for interrupts to arrive at their new CPUs.
+    /// Maximum time to wait for interrupts to arrive at their new CPUs.
     pub settle: Duration,
-    /// How long to wait between writes, to spread the disturbance of running traffic over time.
+    /// Time to wait between writes, to spread the disturbance of running traffic over time.
     pub pace: Duration,
     /// Called before each write; `true` rolls everything back.
     pub stop: &'a dyn Fn() -> bool,
@@ -31,18 +31,18 @@ pub struct ApplyOptions<'a> {
     pub begun: &'a dyn Fn(&str),
 }
 
-/// What became of a plan.
+/// The result of applying a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Applied {
     /// The session, which identifies the change for a rollback; `None` if there was nothing to do.
     pub session: Option<String>,
-    /// What became of each change.
+    /// The result of each change.
     pub outcomes: Vec<Outcome>,
     /// As [`Plan::skipped`].
     pub skipped: Vec<Skipped>,
 }
 
-/// What became of one change.
+/// The result of one change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     #[serde(flatten)]
@@ -50,19 +50,19 @@ pub struct Outcome {
     pub effect: Effect,
 }
 
-/// How a change ended.
+/// The effect of one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// Written, read back, and in force.
     Ok,
-    /// Written and read back; the interrupt moves when it comes next.
+    /// Written and read back; the interrupt moves when it fires next.
     Pending,
     /// Left alone: the kernel places this vector itself.
     Managed,
-    /// Left alone: the driver refused a wish, or ignored it.
+    /// Left alone: the driver refused or ignored an optional value.
     Refused,
-    /// It does not exist (only with force).
+    /// The target does not exist (only with force).
     Missing,
 }
 
@@ -81,13 +81,13 @@ impl Default for ApplyOptions<'_> {
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Carries a plan out as one transaction: all of it, or nothing.
+/// Carries out a plan as one transaction: all of it, or nothing.
 ///
 /// Vectors that the kernel places itself are skipped and reported; they are not a failure.
 ///
 /// # Errors
 /// * Before any change: the plan is for another machine or boot, the machine has changed since, a
-///   right is missing, another instance is at work, or the backup can't be written.
+///   right is missing, another instance is running, or the backup can't be written.
 /// * [`TuneError::RolledBack`] if a write failed and the earlier ones were rolled back,
 ///   [`TuneError::HalfDone`] if the rollback failed, too.
 pub fn apply(
@@ -144,7 +144,8 @@ pub fn apply(
     })
 }
 
-/// Checks that each of these may be written. The write itself reports every fault but a missing right better.
+/// Checks that each target may be written. Only a missing right is reported here; for every other fault, the write
+/// itself gives a better error.
 pub(crate) fn require_rights<'a>(
     machine: &mut dyn Machine,
     targets: impl Iterator<Item = &'a Target>,
@@ -158,7 +159,7 @@ pub(crate) fn require_rights<'a>(
     }
 }
 
-/// Checks that a plan is for this machine and this boot; `force` lets any plan pass.
+/// Checks that a plan is for this machine and this boot; `force` accepts any plan.
 ///
 /// # Errors
 /// [`TuneError::OtherHost`] if it is not; an error of reading the machine's identity.
@@ -179,7 +180,7 @@ pub fn check_host(machine: &mut dyn Machine, plan: &Plan, force: bool) -> Result
     Ok(())
 }
 
-/// The changes with the values that are there now, and those whose target is gone.
+/// Returns the changes with their current values, and those whose target is missing.
 fn present(
     machine: &mut dyn Machine,
     plan: &Plan,
@@ -195,8 +196,8 @@ fn present(
     Ok((present, missing))
 }
 
-/// What drivers may change by themselves when the settings of an interface change: the affinities
-/// of its vectors, its RSS table and the files that steer its packets.
+/// Reads the values that drivers may change as a side effect when the settings of an interface
+/// change: the affinities of its vectors, its RSS table and the files that steer its packets.
 fn collateral(
     machine: &mut dyn Machine,
     changes: &[Change],
@@ -222,7 +223,8 @@ fn collateral(
         });
         let rss = [Target::Rss { nic: nic.to_owned() }];
         for target in rss.into_iter().chain(irqs).chain(steering).collect::<Vec<_>>() {
-            // Steering of interfaces with one queue answers with an error; then there is none.
+            // Steering files of interfaces with one queue return an error; there is nothing to save
+            // then.
             if let Ok(Some(old)) = machine.read(&target) {
                 saved.push((target, old));
             }
@@ -231,7 +233,7 @@ fn collateral(
     Ok(saved)
 }
 
-/// One write with its lines in the journal.
+/// Makes one write with its lines in the journal.
 fn step(
     machine: &mut dyn Machine,
     journal: &mut Journal<'_>,
@@ -258,7 +260,7 @@ fn step(
             Err(TuneError::Denied { first: fault, more: 0 })
         }
         Err(error) if change.is_wish => {
-            // A driver that ignores a value may have set another one instead.
+            // A driver that ignores a value may have set another one.
             if machine.read(target)?.as_deref() != Some(old) {
                 write_and_read(machine, target, old)?;
             }
@@ -267,7 +269,7 @@ fn step(
         }
         Err(error) => {
             if let TuneError::Fault(fault) = &error {
-                // The write has failed already. Report that even if the journal can't record it.
+                // The write has already failed. Report that even if the journal can't record it.
                 let _ = journal.add(&Entry::Failed { number, error: fault.to_string() });
             }
             Err(error)
@@ -284,7 +286,7 @@ fn write_and_read(
     require_taken(machine, target, value)
 }
 
-/// Reads a value that was written. Some drivers take another one, and report no error.
+/// Reads a written value back. Some drivers set another value and report no error.
 pub(crate) fn require_taken(
     machine: &mut dyn Machine,
     target: &Target,
@@ -301,7 +303,7 @@ pub(crate) fn require_taken(
     }
 }
 
-/// Writes, and retries failures that may pass in a moment.
+/// Writes a value, and retries transient failures.
 pub(crate) fn write(
     machine: &mut dyn Machine,
     target: &Target,
@@ -319,8 +321,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Whether a value that was read is the one that was written. The kernel writes masks and spaces
-/// in its own way.
+/// Whether a value that was read equals the one that was written. The kernel formats masks and
+/// spaces in its own way.
 pub(crate) fn same(target: &Target, found: &str, wanted: &str) -> bool {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     if words(found) == words(wanted) {
@@ -338,7 +340,7 @@ pub(crate) fn same(target: &Target, found: &str, wanted: &str) -> bool {
     matches!((mask(found), mask(wanted)), (Ok(found), Ok(wanted)) if found == wanted)
 }
 
-/// Waits until interrupts arrive at their new CPUs, and notes those that have not.
+/// Waits until interrupts arrive at their new CPUs, and marks those that have not.
 fn settle(
     machine: &mut dyn Machine,
     changes: &[Change],
@@ -382,7 +384,7 @@ fn roll_back(
     if !failures.is_empty() {
         return TuneError::HalfDone { cause: Box::new(cause), failures };
     }
-    // If the disk is full this fails like the line before it; a later reset finds nothing to do.
+    // On a full disk this fails as the line before it did; a later reset finds nothing to do.
     let _ = journal.add(&Entry::Reset);
     let restored = restored.iter().filter(|one| one.found != one.value).count();
     TuneError::RolledBack { cause: Box::new(cause), restored }

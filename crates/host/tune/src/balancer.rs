@@ -1,6 +1,6 @@
-//! irqbalance: found, stopped, and started again.
+//! irqbalance: finds, stops and starts it.
 //!
-//! A plan can never stop anything else: the service name is fixed, and the process is checked
+//! A plan can never stop any other program: the service name is fixed, and the process is checked
 //! before each signal.
 
 use std::io;
@@ -18,15 +18,15 @@ use crate::target::Target;
 pub(crate) const RUNNING: &str = "running";
 /// The value while it does not run.
 pub(crate) const STOPPED: &str = "stopped";
-/// The name under which every distribution has it.
+/// The service name that every distribution uses.
 pub(crate) const UNIT: &str = "irqbalance.service";
 
 const NAME: &str = "irqbalance";
-/// Between the start of a service and its first line of code.
+/// Maximum wait for irqbalance to change its state. A service needs a moment from its start to its first line of code.
 const START_TAKES: Duration = Duration::from_secs(3);
 
-/// Every irqbalance on this machine, running or paused. A service counts once, however many
-/// processes it has.
+/// Finds every irqbalance on this machine, running or paused. A service is listed once, however
+/// many processes it has.
 pub(crate) fn find(root: &Sysroot) -> Vec<Target> {
     let mut found = Vec::new();
     for process in processes(root) {
@@ -43,8 +43,8 @@ pub(crate) fn find(root: &Sysroot) -> Vec<Target> {
     found
 }
 
-/// Its value; `None` if it does not exist, or for any other target. A missing service counts as
-/// stopped.
+/// Returns the target's value; `None` if it does not exist, or for any other kind of target. A
+/// missing service counts as stopped.
 pub(crate) fn read(root: &Sysroot, target: &Target) -> Option<String> {
     let word = |is_running: bool| Some(if is_running { RUNNING } else { STOPPED }.to_owned());
     match target {
@@ -59,7 +59,7 @@ pub(crate) fn read(root: &Sysroot, target: &Target) -> Option<String> {
     }
 }
 
-/// Stops or starts it. The root must be the running machine's.
+/// Stops or starts irqbalance. The root must be the running machine's.
 pub(crate) fn write(root: &Sysroot, target: &Target, value: &str) -> Result<(), Fault> {
     match (target, value) {
         (Target::IrqbalanceService, STOPPED) => systemctl(target, "stop"),
@@ -94,7 +94,7 @@ fn processes(root: &Sysroot) -> impl Iterator<Item = Process> {
     names.into_iter().filter_map(|name| process(root, name.parse().ok()?))
 }
 
-/// `None` if it is another program, or has ended.
+/// Reads one process; `None` if it is another program, or has ended.
 fn process(root: &Sysroot, pid: u32) -> Option<Process> {
     if system_program(root, pid)? != NAME {
         return None;
@@ -106,14 +106,14 @@ fn process(root: &Sysroot, pid: u32) -> Option<Process> {
     Some(Process {
         pid,
         start_ticks,
-        // Traced processes are `t`; they go on when their debugger lets them.
+        // Traced processes are `t`; they continue when their debugger lets them.
         is_stopped: state == "T",
         is_service: cgroups.is_some_and(|text| text.lines().any(of_unit)),
     })
 }
 
-/// Fields 3 and 22 of `/proc/PID/stat`; the name before them may hold anything. `None` also for one
-/// that has ended and waits to be collected.
+/// Reads fields 3 and 22 of `/proc/PID/stat`; the name before them may hold anything. `None` also
+/// for a process that has ended and is not reaped yet.
 fn state_and_start(stat: &str) -> Option<(&str, u64)> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
@@ -136,7 +136,8 @@ fn systemctl(target: &Target, verb: &str) -> Result<(), Fault> {
     Err(fault(target, source, Some(first).filter(|first| !first.is_empty())))
 }
 
-/// A pidfd holds the process during the check, so no other process can get the signal.
+/// Sends a signal. A pidfd holds the process during the check, so no other process can get the
+/// signal.
 fn signal(root: &Sysroot, target: &Target, pid: u32, signal: Signal) -> Result<(), Fault> {
     let failed = |errno: rustix::io::Errno| fault(target, errno.into(), None);
     let gone = || failed(rustix::io::Errno::SRCH);
@@ -144,7 +145,7 @@ fn signal(root: &Sysroot, target: &Target, pid: u32, signal: Signal) -> Result<(
     let held = pidfd_open(number, PidfdFlags::empty()).map_err(failed)?;
     read(root, target).ok_or_else(gone)?;
     pidfd_send_signal(&held, signal).map_err(failed)?;
-    // Signals take effect a moment later.
+    // Signals take effect only after a moment.
     let wanted = if signal == Signal::STOP { STOPPED } else { RUNNING };
     let begin = Instant::now();
     while read(root, target).is_some_and(|now| now != wanted) && begin.elapsed() < START_TAKES {
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(find(&root), [Target::IrqbalanceService, process(9), process(12)]);
         assert_eq!(read(&root, &Target::IrqbalanceService).as_deref(), Some("running"));
         assert_eq!(read(&root, &process(9)).as_deref(), Some("stopped"));
-        // Another process has its number now, or another program.
+        // The process id now belongs to another process, or to another program.
         let later = Target::IrqbalanceProcess { pid: 12, start_ticks: 121 };
         assert_eq!(read(&root, &later), None);
         assert_eq!(read(&root, &process(10)), None);

@@ -1,4 +1,4 @@
-//! Why a change was not made, or was rolled back.
+//! Reasons why a change was not made, or was rolled back.
 
 use std::borrow::Borrow;
 use std::io;
@@ -9,7 +9,7 @@ use polyrail_host::{ReadError, Sysroot};
 use crate::machine::Fault;
 use crate::plan::Difference;
 
-/// A change to the host that did not happen. Unless the message says otherwise, nothing was
+/// An error that prevented a change to the host. Unless the message says otherwise, nothing was
 /// changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -29,28 +29,29 @@ pub enum TuneError {
     /// An invalid YAML file.
     #[error("{file}:{line}:{column}: {fault}")]
     Yaml {
-        /// The file as it was named.
+        /// The file as the caller named it.
         file: String,
         /// Counted from 1.
         line: usize,
         /// Counted from 1.
         column: usize,
-        /// What is wrong there.
+        /// The problem at this place.
         fault: String,
     },
     #[error("{}: {fault}; allowed: {allowed}", argument(field, value))]
     Argument {
         field: &'static str,
-        /// As it was given; empty if it was left out.
+        /// The value as given; empty if it was left out.
         value: String,
         fault: String,
-        /// What may be given.
+        /// The accepted values.
         allowed: String,
     },
-    /// A file that an argument names, and that this user or this machine can't read.
+    /// A file named by an argument that this user or this machine can't read.
     #[error("{field} `{}`: can't be read: {source}; allowed: what this user may read", path.display())]
     Unread { field: &'static str, path: PathBuf, source: io::Error },
-    /// Others can change a plan file. It would have this process write what they want.
+    /// Other users can change a plan file, so they could make this process write values of their
+    /// choice.
     #[error(
         "plan `{}`: can't be read: {fault}; allowed: a file that only root and this user can change",
         path.display()
@@ -74,13 +75,13 @@ pub enum TuneError {
     Denied {
         /// The first value that can't be written.
         first: Fault,
-        /// How many others can't, either.
+        /// Number of further values that can't be written.
         more: usize,
     },
-    /// The change would cut the link that this host is reached by.
+    /// The change would cut the link over which this host is reached.
     #[error("{what} may take {nic} down for a moment, and {nic} carries {carries}")]
     Disruptive { what: String, nic: String, carries: String },
-    /// Another instance is at work.
+    /// Another instance is changing the host.
     #[error("another polyrail{} is changing this host: {} is locked", owner(pid.as_ref()), path.display())]
     Locked {
         path: PathBuf,
@@ -94,12 +95,12 @@ pub enum TuneError {
         path: PathBuf,
         source: io::Error,
     },
-    /// Others can change a journal, or have made it. It would have this process write what they want.
+    /// Other users can change a journal, or have made it, so they could make this process write values of their choice.
     #[error("the journals in {} are not used: {source}", path.display())]
     Untrusted {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the file or folder.
         source: io::Error,
     },
     /// A journal that can't be understood.
@@ -108,23 +109,23 @@ pub enum TuneError {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The problem in this line.
         fault: String,
     },
-    /// There is nothing to check, watch or confirm yet.
+    /// Nothing was applied yet that could be checked, watched or confirmed.
     #[error("{what} was carried out since boot; allowed: {allowed}")]
     NeverApplied {
         /// The missing thing: `no plan`, `no plan of tune` or `nothing`.
         what: String,
-        /// When the command can be used, or what may be named in its place.
+        /// The condition for using the command, or the names accepted instead.
         allowed: &'static str,
-        /// What carries one out.
+        /// The command that applies one.
         remedy: &'static str,
     },
     /// There is no such session.
     #[error("session `{id}`: does not exist; allowed: {}", known(known_ids))]
     NoSession {
-        /// As it was given.
+        /// The session as given.
         id: String,
         known_ids: Vec<String>,
     },
@@ -132,14 +133,14 @@ pub enum TuneError {
     #[error("{cause}; {restored} earlier changes were taken back, and the host is as it was")]
     RolledBack {
         cause: Box<Self>,
-        /// How many writes were rolled back.
+        /// Number of writes that were rolled back.
         restored: usize,
     },
     /// A write failed, and so did rolling back those before it.
     #[error("{cause}; taking back what was changed failed, too: {}", failures.join("; "))]
     HalfDone {
         cause: Box<Self>,
-        /// What could not be rolled back, and why.
+        /// The values that could not be rolled back, with reasons.
         failures: Vec<String>,
     },
     /// The write was accepted, but reading gives another value.
@@ -151,24 +152,24 @@ pub enum TuneError {
         /// The value that is read.
         found: String,
     },
-    /// Someone asked to stop.
+    /// The caller requested a stop.
     #[error("stopped")]
     Stopped,
 }
 
-/// Who has to do something about an error.
+/// The party that has to act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// Whoever wrote the plan or the arguments.
+    /// The author of the plan or the arguments.
     Input,
     /// The machine, or the rights of this process on it.
     Environment,
-    /// Nobody: the work was stopped on request.
+    /// None: the work was stopped on request.
     Stop,
 }
 
 impl TuneError {
-    /// An argument that can't be used.
+    /// Builds an error for an argument that can't be used.
     pub fn argument(
         field: &'static str,
         value: impl Into<String>,
@@ -179,21 +180,21 @@ impl TuneError {
         Self::Argument { field, value, fault, allowed }
     }
 
-    /// The name of an interface that this machine does not have, or that is not one of `known`, those with interrupts
-    /// and queues to set.
+    /// Builds an error for the name of an interface that this machine does not have, or that is not one of `known`,
+    /// those with interrupts and queues to set.
     pub fn unknown_interface(name: &str, known: &[&str]) -> Self {
         let fault = "not a network card of this machine (virtual interfaces don't count)";
         Self::argument("interface", name, fault, listed(known))
     }
 
-    /// The name of an interface that is not in this network namespace.
+    /// Builds an error for the name of an interface that is not in this network namespace.
     pub fn absent_interface(name: &str, root: &Sysroot) -> Self {
         let known = interfaces(root);
         let fault = "does not exist in this network namespace";
         Self::argument("interface", name, fault, listed(&known))
     }
 
-    /// Who has to do something about it.
+    /// Returns the party that has to act on the error.
     pub fn blame(&self) -> Blame {
         match self {
             Self::BadPlan { .. }
@@ -211,7 +212,7 @@ impl TuneError {
         }
     }
 
-    /// What can be done about it, where that is known.
+    /// Returns the fix where one is known.
     pub fn help(&self) -> Option<String> {
         let text = match self {
             Self::UntrustedPlan { path, .. } => {
@@ -264,7 +265,7 @@ impl TuneError {
     }
 }
 
-/// The interfaces of this network namespace, or of a copy of a machine.
+/// Lists the interfaces of this network namespace, or of a copy of a machine.
 pub(crate) fn interfaces(root: &Sysroot) -> Vec<String> {
     // /sys shows the namespace that it was mounted in, which may be another one.
     if root.is_live()
@@ -275,7 +276,7 @@ pub(crate) fn interfaces(root: &Sysroot) -> Vec<String> {
         return names.collect();
     }
     let mut names = root.list_optional("/sys/class/net").unwrap_or_default();
-    // It is a file there, where the kernel has bonds.
+    // This entry is a file, present where the kernel supports bonds.
     names.retain(|name| name != "bonding_masters");
     names
 }

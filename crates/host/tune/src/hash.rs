@@ -1,6 +1,6 @@
 //! A hash that is the same in every version of this program.
 
-/// FNV-1a of 64 bits: against accidents, not against attackers.
+/// FNV-1a of 64 bits: detects accidents, not attacks.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

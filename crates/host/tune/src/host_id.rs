@@ -1,4 +1,4 @@
-//! Which machine this is, and which boot of it.
+//! Identity of a machine and its current boot.
 
 use polyrail_host::{ReadError, Sysroot};
 use serde::{Deserialize, Serialize};
@@ -11,19 +11,19 @@ use crate::hash::fnv1a;
 pub struct HostId {
     /// The kernel's random name for this boot.
     pub boot_id: String,
-    /// Its name, for people.
+    /// The machine's name, for messages.
     pub hostname: String,
-    /// The kernel's release, for people.
+    /// The kernel's release, for messages.
     pub kernel: String,
-    /// A hash of what the machine is known by, which does not reveal it.
+    /// A hash of the machine's identity, which does not reveal it.
     pub machine: String,
-    /// A hash of the folder of a copy of a machine; empty for the machine itself. A copy may hold the machine's
-    /// own names, and what was changed in a copy is never undone on the machine.
+    /// A hash of the folder of a copy of a machine; empty for the machine itself. A copy may hold the machine's own
+    /// names, and changes in a copy are never undone on the machine.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub copy: String,
 }
 
-/// Stands in for values that a copy lacks.
+/// The value of fields that a copy lacks.
 const NOT_TOLD: &str = "unknown";
 
 impl HostId {
@@ -31,7 +31,7 @@ impl HostId {
     /// purpose.
     ///
     /// # Errors
-    /// [`ReadError`] if `/proc` of the running machine is not there.
+    /// [`ReadError`] if `/proc` of the running machine is missing.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
         let told = |name: Result<String, ReadError>| match name {
             Err(_) if !root.is_live() => Ok(NOT_TOLD.to_owned()),
@@ -40,7 +40,7 @@ impl HostId {
         let hostname = told(root.hostname())?;
         let machine = match root.read_optional("/etc/machine-id").ok().flatten() {
             Some(id) if !id.is_empty() => id,
-            // Images without one differ by their name.
+            // Images without a machine id differ by their host name.
             _ => hostname.clone(),
         };
         Ok(Self {

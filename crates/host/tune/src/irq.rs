@@ -1,4 +1,4 @@
-//! Which CPUs the interrupts of network interfaces go to.
+//! Placement of network interfaces' interrupts on CPUs.
 
 mod map;
 mod napi;

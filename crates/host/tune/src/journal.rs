@@ -1,8 +1,8 @@
 //! Records every change before it is made.
 //!
-//! A session is a folder below the state folder with one file, `journal.jsonl`. Its first line says
-//! which machine and plan; then comes, before each write, a line with target, old and new value,
-//! and after it a line with the result. Each line is on the disk before anything else is done, so
+//! A session is a folder below the state folder with one file, `journal.jsonl`. The first line
+//! names the machine and the plan. Then comes, before each write, a line with target, old and new
+//! value, and after it a line with the result. Each line is on the disk before the next step, so
 //! the file tells what to undo, whenever the process dies. Folders are never overwritten: the
 //! oldest old value of a boot is the pristine one.
 
@@ -24,7 +24,7 @@ use crate::target::Target;
 #[derive(Clone, Debug)]
 pub struct StateDir {
     path: PathBuf,
-    /// The copy of a machine that the folder is in.
+    /// The copy of a machine that contains the folder; `None` for the machine itself.
     copy: Option<PathBuf>,
 }
 
@@ -33,7 +33,7 @@ pub struct StateDir {
 #[serde(tag = "step", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Entry {
     Begin {
-        /// The version of this form.
+        /// The version of this format.
         journal_version: u32,
         /// As [`Plan::name`].
         name: String,
@@ -64,7 +64,7 @@ pub enum Entry {
     Managed {
         number: usize,
     },
-    /// The driver refused a wish; the value is as before.
+    /// The driver refused an optional value; the value is as before.
     Refused {
         number: usize,
         error: String,
@@ -77,36 +77,36 @@ pub enum Entry {
     Committed,
     /// The user confirmed that the machine can still be reached.
     Confirmed,
-    /// A value is back.
+    /// A value was restored.
     Restored {
         target: Target,
-        /// The value that it has again.
+        /// The restored value.
         value: String,
     },
-    /// Everything is taken back.
+    /// Everything was undone.
     Reset,
 }
 
-/// A session as its journal tells it.
+/// A session as read from its journal.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Its name, which sorts by time.
+    /// The session's name, which sorts by time.
     pub id: String,
     /// As [`Plan::name`].
     pub name: String,
     /// The machine and its boot.
     pub host: HostId,
-    /// What was to be.
+    /// The plan of the session.
     pub plan: Plan,
     /// Everything that a reset may have to restore, with its old value, in order.
     pub old: Vec<(Target, String)>,
-    /// The vectors that the kernel places itself, and the wishes that drivers refused.
+    /// The vectors that the kernel places itself, and the optional values that drivers refused.
     pub managed: Vec<Target>,
-    /// Every value that it has set, with its target, in order.
+    /// Every value that the session has set, with its target, in order.
     pub set: Vec<(Target, String)>,
-    /// How far it came.
+    /// The progress of the session.
     pub status: Status,
-    /// Whether someone confirmed it.
+    /// Whether the user confirmed the session.
     pub is_confirmed: bool,
     /// Lines that could not be read, with their numbers; a torn last line is not among them.
     pub damaged: Vec<(usize, String)>,
@@ -115,36 +115,36 @@ pub struct Session {
     path: PathBuf,
 }
 
-/// How far a session came.
+/// Progress of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It has begun; its process is at work or was killed.
+    /// The session has begun; its process is running or was killed.
     Begun,
-    /// It was carried out.
+    /// The session was carried out.
     Committed,
-    /// It was taken back.
+    /// The session was undone.
     Reset,
 }
 
-/// Where journals are written. Tests fill it up.
+/// The disk that journals are written to. Tests simulate a full one.
 pub trait Disk {
-    /// Makes a folder for this user alone, with those above it.
+    /// Makes a folder for this user alone, with its missing parents.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     fn make_folder(&mut self, path: &Path) -> io::Result<()>;
 
-    /// Makes a file that must not be there yet, and opens it for appending.
+    /// Makes a file that must not exist yet, and opens it for appending.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     fn create(&mut self, path: &Path) -> io::Result<File>;
 
     /// Appends to a file and returns when it is on the disk.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system's error.
     fn append(&mut self, file: &mut File, bytes: &[u8]) -> io::Result<()>;
 }
 
@@ -167,22 +167,24 @@ impl StateDir {
     /// The default folder of sessions.
     pub const DEFAULT: &str = "/var/lib/polyrail/host";
 
-    /// A folder, which need not exist yet.
+    /// Uses a folder, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), copy: None }
     }
 
-    /// The default folder of a machine. In a copy, nothing on the way to a journal may be a link.
+    /// Returns the default folder of a machine. In a copy, no part of the path to a journal may be
+    /// a link.
     pub fn of(root: &Sysroot) -> Self {
         let copy = (!root.is_live()).then(|| root.root().to_owned());
         Self { path: root.path(Self::DEFAULT), copy }
     }
 
-    /// Checks that nobody but root and this user can make or change a journal here, if this process has privileges: a
-    /// journal decides what it writes.
+    /// Checks, if this process has privileges, that only root and this user can make or change a journal here: the
+    /// journal decides what this process writes.
     ///
     /// # Errors
-    /// [`TuneError::Untrusted`] says what others may change; [`TuneError::Journal`] if the folder can't be looked at.
+    /// [`TuneError::Untrusted`] with the part that others may change; [`TuneError::Journal`] if the folder can't be
+    /// examined.
     pub fn check(&self) -> Result<(), TuneError> {
         let no_links = |copy: &PathBuf| files::refuse_links(copy, Path::new(Self::DEFAULT));
         let checked = self.copy.as_ref().map_or(Ok(()), no_links);
@@ -193,15 +195,15 @@ impl StateDir {
         &self.path
     }
 
-    /// All sessions, the oldest first.
+    /// Returns all sessions, the oldest first.
     ///
     /// # Errors
-    /// [`TuneError::Journal`] if the folder exists but can't be read; [`TuneError::Untrusted`] if others may have made a
-    /// journal in it; [`TuneError::BadJournal`] if a session does not even name its machine.
+    /// [`TuneError::Journal`] if the folder exists but can't be read; [`TuneError::Untrusted`] if others may have made
+    /// a journal in it; [`TuneError::BadJournal`] if a session does not even name its machine.
     pub fn sessions(&self) -> Result<Vec<Session>, TuneError> {
         let failed = failed(&self.path);
         match self.path.symlink_metadata() {
-            // `--sysroot` may be an archive, which is no folder.
+            // `--sysroot` may name an archive, which is not a folder.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -244,7 +246,7 @@ impl StateDir {
     ) -> Result<Journal<'a>, TuneError> {
         let id = new_id();
         let folder = self.path.join(&id);
-        // A journal that could not be undone later is not begun.
+        // Don't begin a journal that could not be undone later.
         self.check()?;
         disk.make_folder(&folder).map_err(failed(&folder))?;
         let path = folder.join(FILE);
@@ -277,14 +279,14 @@ impl Session {
         let text = content(&file).map_err(failed)?;
         let mut journal = Journal { disk, file, path: self.path.clone(), id: self.id.clone() };
         // The torn line of a killed process must not run into the next line. An empty line after it
-        // tells it from a damaged one.
+        // distinguishes it from a damaged one.
         if text.last().is_some_and(|last| *last != b'\n') {
             journal.raw(b"\n\n")?;
         }
         Ok(journal)
     }
 
-    /// Notes that the machine can still be reached, which keeps the session from being reset.
+    /// Records that the machine can still be reached, which keeps the session from being reset.
     ///
     /// # Errors
     /// [`TuneError::Journal`] if it can't be written.
@@ -292,7 +294,7 @@ impl Session {
         self.reopen(disk)?.add(&Entry::Confirmed)
     }
 
-    /// `None` for a journal without a whole first line.
+    /// Reads a session; `None` for a journal without a complete first line.
     fn read(path: &Path, id: String) -> Result<Option<Self>, TuneError> {
         let file = files::open_trusted(path, false);
         let bytes = file.and_then(|file| content(&file)).map_err(failed(path))?;
@@ -304,7 +306,7 @@ impl Session {
         }
     }
 
-    /// Reads the text of a journal; `None` if its first line is incomplete, which means that
+    /// Parses the text of a journal; `None` if its first line is incomplete, which means that
     /// nothing was changed.
     ///
     /// # Errors
@@ -351,11 +353,12 @@ impl Session {
     }
 }
 
-/// Reads a journal's text. A last line without its end was torn by a kill and says nothing, also
-/// when the journal went on behind it after an empty line; other lines that can't be read are listed.
+/// Parses a journal's text. A last line without its end was torn by a kill and is ignored, also if an empty line and
+/// further lines follow it; other unreadable lines are listed.
 ///
 /// # Errors
-/// If the first line does not name the machine: the number of the line and what is wrong with it.
+///
+/// If the first line does not name the machine: the number of the line and the problem in it.
 pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
     let Some((whole, _torn)) = text.rsplit_once('\n') else { return Ok(None) };
     let mut lines = whole.split('\n').enumerate().map(|(at, line)| (at + 1, line)).peekable();
@@ -425,7 +428,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Says that an entry would have a reset write what no plan may write.
+/// Returns a fault for an entry that would make a reset write a target that no plan may write.
 fn wrong_target(entry: &Entry) -> Option<String> {
     match entry {
         Entry::Saved { target, .. }
@@ -437,7 +440,7 @@ fn wrong_target(entry: &Entry) -> Option<String> {
     }
 }
 
-/// The bytes of a journal. A longer one is none that this program wrote.
+/// Reads the bytes of a journal. This program writes none of more than 64 MiB.
 fn content(file: &File) -> io::Result<Vec<u8>> {
     const MOST: u64 = 64 << 20;
     let mut bytes = Vec::new();
@@ -447,7 +450,7 @@ fn content(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An error of a file or folder of journals.
+/// Converts an error of a file or folder of journals.
 fn failed(path: &Path) -> impl Fn(io::Error) -> TuneError {
     let path = path.to_owned();
     move |source| match source.kind() {
@@ -456,12 +459,13 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> TuneError {
     }
 }
 
-/// What is wrong with a line. The words may quote it, so they are made safe to print.
+/// Describes the problem in a line. The description may quote the line, so it is made safe to
+/// print.
 fn words(error: &serde_json::Error) -> String {
     polyrail_yaml::shortened(&error.to_string(), 200)
 }
 
-/// Such as `20261120-223848-123456-4711`: time in UTC, microseconds, process.
+/// Makes an id such as `20261120-223848-123456-4711`: time in UTC, microseconds, process.
 fn new_id() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
@@ -476,9 +480,9 @@ fn new_id() -> String {
     )
 }
 
-/// The date of a day counted from 1 January 1970.
+/// Converts a day counted from 1 January 1970 to a date.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Years begin on 1 March here, so that the day that leap years add is the last.
+    // Years begin on 1 March here, which makes the leap day the last day of the year.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

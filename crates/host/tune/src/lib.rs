@@ -1,15 +1,15 @@
-//! Changes to a host that can be taken back.
+//! Changes to a host that can be undone.
 //!
 //! Every change takes the same steps: a [`Plan`] names each value, old and new, and the reason;
 //! [`apply()`] takes a lock, writes a backup and a journal, carries the plan out and reads it back;
-//! [`verify()`] tells whether it still holds; [`reset()`] undoes it from the journal alone, so also
+//! [`verify()`] checks that it still holds; [`reset()`] undoes it from the journal alone, so also
 //! after the process was killed.
 //!
-//! * [`irq`]: which CPUs the interrupts of network interfaces go to.
+//! * [`irq`]: placement of network interfaces' interrupts on CPUs.
 //! * [`profile`]: settings for fast TCP, as data.
 //! * [`nic`]: queues, rings, coalescing and RSS of an interface.
 //!
-//! Anybody may read; only [`apply()`] and [`reset()`] write.
+//! Reading needs no privileges; only [`apply()`] and [`reset()`] write.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -1,4 +1,4 @@
-//! One instance at a time changes a host.
+//! A lock that lets only one instance at a time change a host.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::TuneError;
 use crate::journal::StateDir;
 
-/// The right to change the host. It ends when this is dropped, and with the process.
+/// The right to change the host, released when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct HostLock {
     file: File,
@@ -42,7 +42,7 @@ impl HostLock {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                // Naming the owner only helps people; the lock is taken either way.
+                // The owner's id only improves the message; locking does not depend on it.
                 let _ = file.read_to_string(&mut text);
                 return Err(TuneError::Locked {
                     path: path.to_owned(),
@@ -63,7 +63,8 @@ impl HostLock {
 
 impl Drop for HostLock {
     fn drop(&mut self) {
-        // A program that another thread starts just now has the descriptor until it runs, so closing may not be enough.
+        // A child process that another thread is starting has the descriptor until it runs its program, so closing may
+        // not be enough.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -80,7 +81,7 @@ mod tests {
         let error = HostLock::take(false, &state).unwrap_err();
         let own = std::process::id();
         assert!(matches!(error, TuneError::Locked { pid: Some(pid), .. } if pid == own), "{error}");
-        // As a program has it that another thread starts just now.
+        // Simulates a child process that another thread is starting, which has the descriptor.
         let inherited = lock.file.try_clone().unwrap();
         drop(lock);
         HostLock::take(false, &state).unwrap();

@@ -1,4 +1,4 @@
-//! Values of the host: read, written, and what the kernel's refusals mean.
+//! Values of the host: reading, writing, and the meaning of the kernel's errors.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,9 +15,9 @@ use crate::balancer;
 use crate::irq::Vectors;
 use crate::target::{Target, VectorId};
 
-/// A host whose values can be read and written. Tests put faults between here and the host.
+/// A host whose values can be read and written. Tests inject faults through this trait.
 pub trait Machine {
-    /// The current value, without spaces around it; `None` if the target does not exist.
+    /// Returns the current value, without surrounding spaces; `None` if the target does not exist.
     ///
     /// # Errors
     /// [`Fault`] if it exists but can't be read.
@@ -26,7 +26,7 @@ pub trait Machine {
     /// Sets the value.
     ///
     /// # Errors
-    /// [`Fault`] with the system's answer.
+    /// [`Fault`] with the system's error.
     fn write(&mut self, target: &Target, value: &str) -> Result<(), Fault>;
 
     /// Opens the target as for a write, and writes nothing.
@@ -35,17 +35,17 @@ pub trait Machine {
     /// [`Fault`] if a missing right forbids the write.
     fn try_open(&mut self, target: &Target) -> Result<(), Fault>;
 
-    /// The CPUs that an interrupt really goes to; `None` if the kernel does not tell, and for all
-    /// other targets.
+    /// Returns the CPUs that an interrupt really goes to; `None` if the kernel does not report
+    /// them.
     ///
     /// # Errors
     /// As [`Self::read`].
     fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault>;
 
-    /// The place of the value: a path, or the setting of an interface.
+    /// Names the place of the value: a path, or the setting of an interface.
     fn place(&mut self, target: &Target) -> String;
 
-    /// The file tree that readers of other things take.
+    /// Returns the file tree, for code that reads other facts.
     fn root(&self) -> &Sysroot;
 
     /// Waits for the kernel to settle.
@@ -65,17 +65,17 @@ pub struct SysMachine {
 pub struct Fault {
     /// A path, or a setting of an interface.
     pub what: String,
-    /// What was being done.
+    /// The part of the access that failed.
     pub step: Step,
     pub source: io::Error,
-    /// The kernel's own words, if it had any.
+    /// The kernel's own message, if there was one.
     pub said: Option<String>,
 }
 
 /// The part of an access that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The value was asked for.
+    /// The value was read.
     Read,
     /// The file was opened for a write: permissions and mounts decide here.
     Open,
@@ -85,20 +85,20 @@ pub enum Step {
     Switch,
 }
 
-/// What a refused write means.
+/// Meaning of a refused write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The kernel places this interrupt itself and lets nobody else do it: not a failure.
+    /// The kernel places this interrupt itself and forbids changes: not a failure.
     Managed,
-    /// It may work in a moment.
+    /// A retry may succeed in a moment.
     Transient,
-    /// This process may not.
+    /// This process lacks the right.
     Denied,
-    /// It will never work like this.
+    /// The write can never succeed like this.
     Hard,
 }
 
-// Numbers of Linux on every architecture that has this program.
+// Errno values of Linux on every architecture that this program supports.
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -114,12 +114,12 @@ const ERANGE: i32 = 34;
 const EOVERFLOW: i32 = 75;
 
 impl SysMachine {
-    /// The machine below `root`.
+    /// Uses the machine below `root`.
     pub fn new(root: Sysroot) -> Self {
         Self { root, ethtool: None, vectors: None }
     }
 
-    /// The current number of a vector, looked up again whenever it may have changed.
+    /// Returns the current number of a vector, looked up again whenever it may have changed.
     fn number(&mut self, vector: &VectorId) -> Result<Option<u32>, Fault> {
         if let Some(number) = self.vectors.as_ref().and_then(|vectors| vectors.find(vector))
             && self.still_is(number, &vector.action)
@@ -138,7 +138,7 @@ impl SysMachine {
     }
 
     /// Whether an interrupt has kept its handler since it was looked up. `false` where the kernel
-    /// has no cheap answer.
+    /// has no cheap way to check.
     fn still_is(&self, number: u32, action: &str) -> bool {
         let actions = self.root.read(format!("/sys/kernel/irq/{number}/actions"));
         actions.is_ok_and(|actions| actions.split(',').any(|found| found.trim() == action))
@@ -153,7 +153,7 @@ impl SysMachine {
         Ok(self.ethtool.insert(opened))
     }
 
-    /// Refuses to ask this machine's drivers and programs about another machine.
+    /// Refuses to use this machine's drivers and programs for another machine.
     fn require_drivers(&self, target: &Target) -> Result<(), Fault> {
         match self.root.is_live() {
             true => Ok(()),
@@ -181,11 +181,11 @@ impl SysMachine {
         Ok((file, self.root.path(path)))
     }
 
-    /// Opens the file of a value to write it. In a copy of a machine, links stay in the copy, and the file itself is no link
-    /// and has no second name: else its text would go to a file that is none of the copy.
+    /// Opens the file of a value to write it. In a copy of a machine, links must stay in the copy, and the file itself
+    /// must not be a link or have a second name: otherwise the text would go to a file outside the copy.
     fn open_path(&self, path: &Path, to_empty: bool) -> Result<File, Fault> {
         let opened = match self.root.is_live() {
-            // Only the kernel makes files and links there.
+            // On the running machine, only the kernel makes files and links there.
             true => OpenOptions::new().write(true).truncate(to_empty).open(path),
             false => Below::find_link(self.root.root(), path)
                 .and_then(|found| found.open_to_write(to_empty)),
@@ -287,7 +287,7 @@ impl Machine for SysMachine {
                 None => return Err(gone(target)),
             },
             Target::File { path } => path.clone(),
-            // Who may stop a service, only its manager knows.
+            // Only the service manager knows which users may stop a service.
             Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => {
                 return self.require_drivers(target);
             }
@@ -298,7 +298,7 @@ impl Machine for SysMachine {
     fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault> {
         let Some(number) = self.number(vector)? else { return Ok(None) };
         let text = self.root.read(format!("/proc/irq/{number}/effective_affinity_list"));
-        // An architecture without the file tells nothing, and so does an empty one.
+        // On some architectures the file is missing or empty.
         let text = text.ok().filter(|text| !text.is_empty());
         Ok(text.filter(|text| CpuSet::parse_list(text).is_ok()))
     }
@@ -323,8 +323,8 @@ impl Machine for SysMachine {
     }
 }
 
-/// The word in brackets where the kernel shows all words it takes, as in `always [madvise] never`:
-/// that word is what a write of it leaves behind.
+/// Returns the word in brackets where the kernel lists all accepted words, as in `always [madvise]
+/// never`: writing a word makes it the one in brackets.
 fn chosen(text: &str) -> &str {
     let mut words = text.split_whitespace().filter(|word| word.len() > 2);
     let word = words.find(|word| word.starts_with('[') && word.ends_with(']'));
@@ -332,7 +332,7 @@ fn chosen(text: &str) -> &str {
 }
 
 impl Fault {
-    /// What it means, by the codes that the kernel's own source gives.
+    /// Returns the meaning of the fault, by the error codes in the kernel's source.
     pub fn meaning(&self, target: &Target) -> Meaning {
         let code = self.source.raw_os_error().unwrap_or_default();
         match (self.step, code) {
@@ -345,12 +345,12 @@ impl Fault {
         }
     }
 
-    /// The system's code, if it was the system that refused.
+    /// Returns the system's error code, if the system refused.
     pub fn code(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
 
-    /// What can be done about it, where that is known.
+    /// Returns the fix where one is known.
     pub fn help(&self) -> Option<String> {
         if self.code().is_none() && self.source.kind() == io::ErrorKind::Unsupported {
             return Some("run it on that machine, without --sysroot".to_owned());

@@ -1,4 +1,4 @@
-//! Queues, rings, coalescing and RSS of one interface, as a plan like any other.
+//! Plans for queues, rings, coalescing and RSS of one interface.
 
 use polyrail_nic::{BadRssTable, Group, RssTable, SETTINGS, Setting, rx_queues};
 
@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use crate::profile;
 use crate::target::Target;
 
-/// Plans new values for settings of `nic`, each as its name in `group` and a number.
+/// Plans new values for settings of `nic`, each given as its name in `group` and a number.
 ///
 /// # Errors
 /// [`TuneError::Argument`] for settings that are not known or that this interface lacks, and for
@@ -35,7 +35,7 @@ pub fn plan(
             return Err(TuneError::argument("setting", name, fault, allowed));
         };
         let max = maximum(machine, nic, &target);
-        // Nothing could be received or sent any more.
+        // With 0, nothing could be received or sent any more.
         if group == Group::Rings && *value == 0 && ["rx", "tx"].contains(&name.as_str()) {
             let most = max.map_or_else(|| "or more".to_owned(), |max| format!("to {max} on {nic}"));
             let (given, allowed) = (format!("{name}=0"), format!("1 {most}"));
@@ -56,7 +56,7 @@ pub fn plan(
     Ok(plan.seal())
 }
 
-/// How to spread received packets over queues.
+/// Distribution of received packets over queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// Evenly over the queues 0 to this number − 1.
@@ -66,7 +66,7 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// The queue with the highest number that gets packets, plus one.
+    /// Returns the highest queue number that gets packets, plus one.
     fn queues(&self) -> usize {
         match self {
             Self::Equal(queues) => *queues as usize,
@@ -83,7 +83,7 @@ impl Spread {
         }
     }
 
-    /// The word that `polyrail host apply rss` reads.
+    /// Returns the word that `polyrail host apply rss` reads.
     fn word(&self) -> String {
         match self {
             Self::Equal(queues) => format!("equal={queues}"),
@@ -108,8 +108,8 @@ impl Spread {
 /// Plans a new RSS table of `nic`. Hash function and key stay as they are.
 ///
 /// # Errors
-/// [`TuneError::Argument`] if the interface has no table, not so many queues, or fewer buckets than
-/// queues are to share them.
+/// [`TuneError::Argument`] if the interface has no table, too few queues, or fewer buckets than
+/// queues to share them.
 pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result<Plan, TuneError> {
     let mut plan = Plan::begin("nic", machine.root())?;
     let target = Target::Rss { nic: nic.to_owned() };
@@ -127,7 +127,7 @@ pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result
             return Err(TuneError::argument("spread", spread.word(), fault, allowed));
         }
     };
-    // The kernel would refuse it, too, without saying how many there are.
+    // The kernel would refuse it, too, but without reporting the number of queues.
     let there = if machine.root().is_live() { rx_queues(nic).ok() } else { None };
     if let Some(there) = there.filter(|there| spread.queues() > *there as usize) {
         let fault = format!("needs {} queues, and {nic} has {there}", spread.queues());
@@ -138,7 +138,7 @@ pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result
     Ok(plan.seal())
 }
 
-/// Tells apart an interface that lacks something from one that is not there.
+/// Returns an error if the interface does not exist, as opposed to lacking a feature.
 fn require(machine: &dyn Machine, nic: &str) -> Result<(), TuneError> {
     match interfaces(machine.root()).iter().any(|name| name == nic) {
         true => Ok(()),
@@ -146,7 +146,7 @@ fn require(machine: &dyn Machine, nic: &str) -> Result<(), TuneError> {
     }
 }
 
-/// What the driver of the running machine allows, if it tells.
+/// Returns the maximum that the running machine's driver reports, if any.
 fn maximum(machine: &dyn Machine, nic: &str, target: &Target) -> Option<u32> {
     if !machine.root().is_live() {
         return None;

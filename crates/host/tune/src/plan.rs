@@ -1,4 +1,4 @@
-//! A plan lists each change with old value, new value and reason. People read it before it is
+//! A plan lists each change with old value, new value and reason. Users read it before it is
 //! applied.
 
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::host_id::HostId;
 use crate::machine::Machine;
 use crate::target::Target;
 
-/// A plan: shown to people, written to a file, and applied.
+/// A plan: printed for users, written to a file, and applied.
 ///
-/// It belongs to the machine, the boot and the state that it was computed from.
+/// A plan belongs to the machine, the boot and the state that it was computed from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -25,7 +25,7 @@ pub struct Plan {
     pub schema_version: u32,
     /// The subject: `irq`, `nic`, `tune PROFILE` or `doctor CHECK`. Undo finds sessions by this name.
     pub name: String,
-    /// The machine it is for.
+    /// The machine that the plan is for.
     pub host: HostId,
     /// The CPUs that were online.
     pub online_cpus: String,
@@ -35,9 +35,9 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// Values that are right already and must still be so when the plan is applied.
     pub unchanged: Vec<Kept>,
-    /// What the plan leaves alone although one might expect it here.
+    /// Targets that the plan leaves alone although a reader might expect them.
     pub skipped: Vec<Skipped>,
-    /// What the reader should know first.
+    /// Warnings to read before the plan is applied.
     pub warnings: Vec<String>,
 }
 
@@ -46,13 +46,14 @@ pub struct Plan {
 #[serde(deny_unknown_fields)]
 pub struct Change {
     pub target: Target,
-    /// The owner of the value, for people: an interface and queue, or a group of settings.
+    /// The owner of the value, for messages: an interface and queue, or a group of settings.
     pub what: String,
     pub old: String,
-    /// The value to be.
+    /// The wanted value.
     pub new: String,
     pub reason: String,
-    /// Whether the rest is carried out even if the driver refuses this, or ignores it.
+    /// Whether the change is optional: if the driver refuses or ignores it, the other changes are
+    /// still carried out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_wish: bool,
 }
@@ -62,26 +63,26 @@ pub struct Change {
 #[serde(deny_unknown_fields)]
 pub struct Kept {
     pub target: Target,
-    /// The owner of the value, for people.
+    /// The owner of the value, for messages.
     pub what: String,
     pub value: String,
 }
 
-/// One thing that is left alone.
+/// One target that is left alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
     pub target: Target,
-    /// The owner of the value, for people.
+    /// The owner of the value, for messages.
     pub what: String,
     pub reason: String,
 }
 
-/// The version of a plan's form.
+/// The version of the plan format.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// No plan comes near: a change takes some hundred bytes, and the largest hosts need a few thousand
-/// changes.
+/// Maximum size of a plan file. No real plan comes near: a change takes some hundred bytes, and the
+/// largest hosts need a few thousand changes.
 pub const PLAN_LIMIT_BYTES: usize = 16 << 20;
 
 impl Plan {
@@ -120,7 +121,7 @@ impl Plan {
         }
     }
 
-    /// Makes changes of interface settings wishes: if a driver can't fulfil one, the plan goes on
+    /// Makes changes of interface settings optional: if a driver can't make one, the plan continues
     /// with the others.
     pub(crate) fn wish_of_drivers(&mut self) {
         for change in &mut self.changes {
@@ -139,8 +140,8 @@ impl Plan {
     /// Reads a plan file.
     ///
     /// # Errors
-    /// [`TuneError::BadPlan`] with line and column: no JSON, another form, other CPUs than numbers,
-    /// or changed by hand so that its hash does not hold.
+    /// [`TuneError::BadPlan`], with line and column where known: invalid JSON, another format,
+    /// invalid CPU lists, or edits that make the hash wrong.
     pub fn parse(text: &str) -> Result<Self, TuneError> {
         let bad = |reason: String| TuneError::BadPlan { reason };
         if text.len() > PLAN_LIMIT_BYTES {
@@ -202,7 +203,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Checks that the plan writes only settings of the kernel and of devices, whoever made it.
+    /// Checks that the plan writes only settings of the kernel and of devices, whatever its origin.
     pub(crate) fn check_files(&self) -> Result<(), TuneError> {
         for change in &self.changes {
             let bad = |fault| TuneError::BadPlan { reason: format!("changes {fault}") };
@@ -211,19 +212,19 @@ impl Plan {
         Ok(())
     }
 
-    /// The plan as a file's text.
+    /// Returns the plan as the text of a file.
     pub fn to_json(&self) -> String {
         // JSON can express every value here: text, numbers and lists of them.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// The values that the plan rests on.
+    /// Returns the values that the plan is based on.
     pub fn expected(&self) -> impl Iterator<Item = (&Target, &str)> {
         let changes = self.changes.iter().map(|change| (&change.target, change.old.as_str()));
         changes.chain(self.unchanged.iter().map(|kept| (&kept.target, kept.value.as_str())))
     }
 
-    /// The values that hold once the plan is carried out.
+    /// Returns the values that hold once the plan is carried out.
     pub fn wanted(&self) -> impl Iterator<Item = (&Target, &str, &str)> {
         let changes = self
             .changes
@@ -236,7 +237,7 @@ impl Plan {
         changes.chain(kept)
     }
 
-    /// Checks that the machine is still in the state that the plan rests on; returns what is not.
+    /// Compares the machine with the state that the plan is based on; returns the differences.
     pub fn differences(&self, machine: &mut dyn Machine) -> Result<Vec<Difference>, TuneError> {
         let mut found = Vec::new();
         let online = online_cpus(machine.root())?;
@@ -255,7 +256,7 @@ impl Plan {
     }
 }
 
-/// A value that is no longer what a plan expects.
+/// A value that differs from the one that a plan expects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     pub what: String,
@@ -265,15 +266,16 @@ pub struct Difference {
     pub now: Option<String>,
 }
 
-/// The CPUs that are online, as a list in the kernel's own words.
+/// Returns the online CPUs, as a list in the kernel's format.
 pub(crate) fn online_cpus(root: &Sysroot) -> Result<String, TuneError> {
     Ok(Cpus::read_online(root)?.to_string())
 }
 
-/// Checks that a file is one of the settings that this crate may write: a plan, profile or journal may come from elsewhere.
+/// Checks that a file is one of the settings that this crate may write: a plan, profile or journal may come from
+/// elsewhere.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     let roots = ["/proc/sys/", "/sys/class/net/", "/sys/devices/", "/sys/kernel/mm/"];
-    // The kernel runs the program that these name, as root.
+    // The kernel runs the programs named in these files, as root.
     let runs = [
         "kernel/core_pattern",
         "kernel/modprobe",
@@ -294,7 +296,8 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     }
 }
 
-/// The reader's words with the place. They may quote the file, so they are made safe to print.
+/// Formats the parser's message with the place. The message may quote the file, so it is made safe
+/// to print.
 fn words(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let text = error.to_string();

@@ -1,4 +1,4 @@
-//! Settings for fast TCP, as data: what, how much, why, and who says so.
+//! Settings for fast TCP, as data: the setting, the value, the reason, and the source.
 
 mod rule;
 
@@ -16,7 +16,7 @@ pub use rule::{Aim, Rule, Subject};
 #[derive(Clone, Debug)]
 pub struct Profile {
     pub name: String,
-    /// What it is for, in a sentence.
+    /// The purpose of the profile, in a sentence.
     pub about: String,
     pub rules: Vec<Rule>,
 }
@@ -29,18 +29,18 @@ const BUILT_IN: &[(&str, &str)] = &[
 ];
 
 impl Profile {
-    /// The profiles that come with the program.
+    /// Returns the profiles that come with the program.
     ///
     /// # Errors
-    /// Never in a released program: the profiles are part of it, and a test reads them all.
+    /// None in a released program: the profiles are part of it, and a test reads them all.
     pub fn built_in() -> Result<Vec<Self>, TuneError> {
         BUILT_IN.iter().map(|(name, text)| Self::parse(text, name, name)).collect()
     }
 
-    /// The profile of this name.
+    /// Returns the profile of this name.
     ///
     /// # Errors
-    /// [`TuneError::Argument`] with those that there are.
+    /// [`TuneError::Argument`] with the known profiles.
     pub fn named(name: &str) -> Result<Self, TuneError> {
         match BUILT_IN.iter().find(|(known, _)| *known == name) {
             Some((name, text)) => Self::parse(text, name, name),
@@ -51,7 +51,7 @@ impl Profile {
         }
     }
 
-    /// Reads a profile's text. `file` is its name for errors.
+    /// Parses a profile's text. `file` is its name for errors.
     ///
     /// # Errors
     /// [`TuneError::Yaml`] with line and column.
@@ -97,8 +97,8 @@ impl Profile {
     }
 }
 
-/// Plans what a profile wants on this machine. `nics` limits settings of interfaces; none means
-/// all that have a device. What is as good or better is left alone.
+/// Plans the values that a profile wants on this machine. `nics` limits settings of interfaces;
+/// empty means all that have a device. Values that are as good or better are left alone.
 ///
 /// # Errors
 /// [`TuneError`] if the machine can't be read, or there is no such interface.
@@ -136,10 +136,10 @@ pub fn plan(
     Ok(plan.seal())
 }
 
-/// What a target belongs to.
+/// The owner of a target.
 struct Context {
     what: String,
-    /// The interface and the number of the queue and of all queues.
+    /// The interface, the index of the queue and the number of queues.
     queue: Option<(String, usize, usize)>,
 }
 
@@ -166,7 +166,7 @@ fn one(
             plan.skipped.push(skip(target, reason));
             return Ok(());
         }
-        // Some files exist for every interface but answer with an error for most.
+        // Some files exist for every interface but return an error for most.
         Err(fault) => {
             plan.skipped.push(skip(target, &fault.to_string()));
             return Ok(());
@@ -199,13 +199,13 @@ fn one(
     Ok(())
 }
 
-/// The most that an interface can have of a setting.
+/// Returns the maximum of an interface's setting.
 pub(crate) fn maximum(nic: &str, target: &Target) -> Option<u32> {
     let setting = target.setting()?;
     polyrail_nic::Ethtool::open().ok()?.value(nic, setting).ok()?.max
 }
 
-/// The share of a queue in the CPUs near its interface: whole cores, dealt in turn.
+/// Returns a queue's share of the CPUs near its interface: whole cores, dealt round-robin.
 fn share(topology: &Topology, near: &CpuSet, queue: usize, queues: usize) -> CpuSet {
     let cores = topology.cpus.cores(near);
     if cores.is_empty() {
@@ -214,7 +214,7 @@ fn share(topology: &Topology, near: &CpuSet, queue: usize, queues: usize) -> Cpu
     let queues = queues.max(1);
     let own: Vec<_> = cores.iter().enumerate().filter(|(at, _)| at % queues == queue).collect();
     match own.is_empty() {
-        // More queues than cores: they share.
+        // With more queues than cores, queues share cores.
         true => cores[queue % cores.len()].clone(),
         false => own.iter().fold(CpuSet::new(), |set, (_, core)| set.union(core)),
     }
@@ -263,7 +263,7 @@ fn targets(
     found
 }
 
-/// The files that a path with one `*` at the end of a name stands for, in the order of numbers.
+/// Expands a path with one `*` at the end of a name to the existing files, in numeric order.
 fn expand(root: &Sysroot, path: &str) -> Vec<String> {
     let Some((before, after)) = path.split_once('*') else {
         return if root.exists(path) { vec![path.to_owned()] } else { Vec::new() };

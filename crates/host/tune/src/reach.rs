@@ -1,4 +1,4 @@
-//! The interfaces that this host is reached by, which no change may cut by mistake.
+//! Interfaces over which this host is reached, which no change may cut by mistake.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,18 @@ use crate::error::TuneError;
 use crate::plan::Plan;
 use crate::target::Target;
 
-/// Interfaces that carry more than data, and what.
+/// Interfaces whose loss would cut off the host, with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     nics: BTreeMap<String, &'static str>,
 }
 
 impl Reach {
-    /// Reads the default routes below the root; `ssh` is the interface by which the caller came.
+    /// Reads the default routes below the root; `ssh` is the interface that the caller's SSH
+    /// session uses.
     ///
     /// # Errors
-    /// [`TuneError::Read`] if the routes are there but can't be read.
+    /// [`TuneError::Read`] if the routes exist but can't be read.
     pub fn read(root: &Sysroot, ssh: Option<String>) -> Result<Self, TuneError> {
         let mut nics = BTreeMap::new();
         let v4 = root.read_optional("/proc/net/route")?.unwrap_or_default();
@@ -45,14 +46,14 @@ impl Reach {
         Ok(Self { nics })
     }
 
-    /// What an interface carries, if it matters.
+    /// Returns the reason why an interface matters, if it does.
     pub fn carries(&self, nic: &str) -> Option<&'static str> {
         self.nics.get(nic).copied()
     }
 }
 
-/// Refuses a plan that may take down an interface that the host is reached by. If the caller allows
-/// that, returns the changes concerned.
+/// Refuses a plan that may take down an interface over which the host is reached. If the caller
+/// allows that, returns the number of such changes.
 ///
 /// # Errors
 /// [`TuneError::Disruptive`] unless `allow`.

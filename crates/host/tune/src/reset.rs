@@ -1,4 +1,4 @@
-//! Restores what sessions changed, from their journals alone.
+//! Restores the values that sessions changed, from their journals alone.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,15 @@ use crate::lock::HostLock;
 use crate::machine::{Machine, Meaning};
 use crate::target::Target;
 
-/// Which sessions to undo.
+/// The sessions to undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The last one that still holds, with earlier ones that carried out the same plan, as `watch --enforce` does.
+    /// The last session that still holds, with earlier ones that carried out the same plan, as `watch --enforce` does.
     Latest,
-    /// The one of this name.
+    /// The session of this name.
     Id(String),
-    /// All since the machine was booted: every value is what it was before the first.
+    /// All sessions since the machine was booted: every value returns to what it was before the
+    /// first.
     Pristine,
 }
 
@@ -28,25 +29,27 @@ pub struct Restored {
     pub target: Target,
     pub place: String,
     pub found: String,
-    /// The value from before the session. Unless `failure` says why not, it is the current one.
+    /// The value from before the session. Unless `failure` is set, it is the current one.
     pub value: String,
-    /// Why it was not restored.
+    /// The reason why it was not restored.
     pub failure: Option<String>,
-    /// Something else has set the value since, so it was left as it is; `failure` says so.
+    /// Whether another program has set the value since, so that it was left alone; `failure` says
+    /// so.
     #[serde(skip)]
     pub is_of_others: bool,
 }
 
 /// Undoes the sessions that match `name` (see [`Session::is_of`]); an empty name matches all.
 ///
-/// Leaves sessions of earlier boots alone, because a reboot forgets what they changed, and values that something else has
-/// set since. `force` undoes these, too, and uses the readable lines of damaged journals.
+/// Sessions of earlier boots are left alone, because a reboot discards their changes, and so are values that another
+/// program has set since. `force` undoes these, too, and uses the readable lines of damaged journals.
 ///
-/// Returns what was restored; empty if there was nothing to do.
+/// Returns the restored values; empty if there was nothing to do.
 ///
 /// # Errors
 /// [`TuneError`] before any change. A later failure is in [`Restored::failure`]; the session then
-/// stays open, so a reset can be tried again. It does not for a value that something else has set.
+/// stays open, so a reset can be tried again. A value that another program has set does not keep it
+/// open.
 pub fn reset(
     machine: &mut dyn Machine,
     disk: &mut dyn Disk,
@@ -64,7 +67,7 @@ pub fn reset(
     let targets = chosen.iter().flat_map(|session| &session.old).map(|(target, _)| target);
     require_rights(machine, targets)?;
     let _lock = HostLock::take(machine.root().is_live(), state)?;
-    // The process that had the lock may have added to the journals.
+    // The previous lock holder may have added to the journals.
     let sessions = state.sessions()?;
     let chosen = choose(state, &sessions, name, which, &here, force)?;
     let old: Vec<_> = chosen.iter().flat_map(|session| session.old.iter().cloned()).collect();
@@ -127,8 +130,8 @@ fn choose<'a>(
     Ok(chosen)
 }
 
-/// Returns the last open session of this name and those before it that had the same plan, oldest first. A session of
-/// another plan that has changed one of their values since ends the list.
+/// Returns the last open session of this name and earlier ones with the same plan, oldest first. A session of another
+/// plan that changed one of the same values in between ends the list.
 fn latest<'a>(
     sessions: impl DoubleEndedIterator<Item = &'a Session>,
     name: &str,
@@ -151,8 +154,8 @@ fn latest<'a>(
     chosen
 }
 
-/// The targets that have a value now which none of these sessions has found or set. A write whose end a journal does
-/// not tell may have left any value, so its target is not among them.
+/// Returns the targets whose current value none of these sessions has found or set. A target with an unfinished write
+/// in a journal may have any value, so it is not included.
 fn changed_since(machine: &mut dyn Machine, sessions: &[&Session]) -> Vec<Restored> {
     let mut found: Vec<Restored> = Vec::new();
     for (target, old) in sessions.iter().flat_map(|session| &session.old) {
@@ -181,8 +184,8 @@ fn changed_since(machine: &mut dyn Machine, sessions: &[&Session]) -> Vec<Restor
 }
 
 /// Restores the first value of each target: first the targets whose change makes drivers forget
-/// others, last the programs that would interfere. Goes on after a failure and restores as much as
-/// possible.
+/// others, last the programs that would interfere. Continues after a failure and restores as much
+/// as possible.
 pub(crate) fn put_back(machine: &mut dyn Machine, old: &[(Target, String)]) -> Vec<Restored> {
     let mut first: Vec<(&Target, &str)> = Vec::new();
     let mut seen: HashMap<&Target, ()> = HashMap::new();
@@ -217,7 +220,7 @@ fn put_one_back(machine: &mut dyn Machine, target: &Target, value: &str) -> Rest
             return Ok(());
         }
         match write(machine, target, value) {
-            // The kernel moved it, and nobody else may.
+            // The kernel moved the interrupt, and forbids other changes.
             Err(TuneError::Fault(fault)) if fault.meaning(target) == Meaning::Managed => {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! What can be changed, and how it is recognised.
+//! Targets of changes, and how they are identified.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::check_path;
 
-/// One thing that has a value. Its identity never depends on a number that a reboot, a driver or
-/// another machine would give to something else.
+/// A target of a change, which has a value. Its identity never depends on a number that a reboot, a
+/// driver or another machine would give to another target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Target {
-    /// Queues, rings and coalescing of an interface.
+    /// A setting of queues, rings or coalescing of an interface.
     Ethtool {
         nic: String,
         /// As in [`Setting::full_name`].
         setting: String,
     },
-    /// How an interface spreads received packets over its queues, as an
+    /// The distribution of received packets over an interface's queues, as an
     /// [`RssTable`](polyrail_nic::RssTable).
     Rss { nic: String },
     /// The CPUs that an interrupt may go to, as a list like `0-3,8`.
     Irq(VectorId),
-    /// The service irqbalance, which moves interrupts by itself: `running` or `stopped`.
+    /// The service irqbalance, which moves interrupts on its own: `running` or `stopped`.
     IrqbalanceService,
-    /// An irqbalance that no service manager has started, as above. `stopped` means paused by
-    /// SIGSTOP, because nobody would know how to start it again.
+    /// An irqbalance without a service manager, with the same values. `stopped` means paused by
+    /// SIGSTOP, because no service manager could start it again.
     IrqbalanceProcess {
         pid: u32,
-        /// When it was started, in clock ticks since boot: PIDs are reused.
+        /// Start time, in clock ticks since boot: PIDs are reused.
         start_ticks: u64,
     },
     /// A file of `/proc` or `/sys` that holds one value.
@@ -47,12 +47,12 @@ pub struct VectorId {
     pub pci: String,
     /// The place among the device's vectors, counted from 0.
     pub index: u32,
-    /// The name under which the driver asked for it.
+    /// The name under which the driver requested the vector.
     pub action: String,
 }
 
 impl Target {
-    /// The setting, if this is one of an interface.
+    /// Returns the setting, if this target is one of an interface.
     pub fn setting(&self) -> Option<&'static Setting> {
         match self {
             Self::Ethtool { setting, .. } => Setting::parse(setting),
@@ -60,8 +60,8 @@ impl Target {
         }
     }
 
-    /// Its place in the order of applying: first programs that would interfere, then changes that
-    /// reset a device, since drivers then forget the affinities of their interrupts.
+    /// Returns the position in the order of applying: first programs that would interfere, then
+    /// changes that reset a device, since drivers then forget the affinities of their interrupts.
     pub fn rank(&self) -> u8 {
         match self {
             Self::IrqbalanceService | Self::IrqbalanceProcess { .. } => 0,
@@ -73,17 +73,18 @@ impl Target {
         }
     }
 
-    /// As [`Self::rank`], for a reset: programs that would interfere start again last.
+    /// Returns the position in the order of a reset, like [`Self::rank`], but programs that would
+    /// interfere start again last.
     pub fn undo_rank(&self) -> u8 {
         if self.is_balancer() { u8::MAX } else { self.rank() }
     }
 
-    /// Whether it is a program rather than a value.
+    /// Whether the target is a program rather than a value.
     pub fn is_balancer(&self) -> bool {
         matches!(self, Self::IrqbalanceService | Self::IrqbalanceProcess { .. })
     }
 
-    /// Checks that it is a setting that this crate may write, whatever text named it.
+    /// Checks that the target is a setting that this crate may write, whatever text named it.
     ///
     /// # Errors
     /// A phrase that follows `changes`.

@@ -1,4 +1,4 @@
-//! Whether a plan still holds.
+//! Checks that a plan still holds.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use crate::machine::Machine;
 use crate::plan::{Plan, online_cpus};
 use crate::target::Target;
 
-/// One value of a plan, as it is.
+/// The current state of one value of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
     pub target: Target,
-    /// The owner of the value, for people.
+    /// The owner of the value, for messages.
     pub what: String,
     /// The value that the plan wants.
     pub wanted: String,
     /// The value that is set; `None` if the target does not exist.
     pub found: Option<String>,
-    /// For interrupts: where they really go, if the kernel tells.
+    /// For interrupts: the CPUs that they really go to, if the kernel reports them.
     pub effective: Option<String>,
     pub state: State,
     /// The reason, if it is not obvious.
     pub reason: Option<String>,
 }
 
-/// The verdict on one value.
+/// The state of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Set, and in force.
     Ok,
-    /// Set; the interrupt moves when it comes next.
+    /// Set; the interrupt moves when it fires next.
     Pending,
-    /// Not part of the verdict: the kernel places this vector itself, or the driver refused a wish.
+    /// Not judged: the kernel places this vector itself, or the driver refused an optional value.
     Managed,
-    /// Something else is set.
+    /// Another value is set.
     Drift,
-    /// It is not there.
+    /// The target does not exist.
     Missing,
 }
 
@@ -56,14 +56,14 @@ impl State {
         }
     }
 
-    /// Whether it is as planned, or will be when the interrupt comes next.
+    /// Whether the value is as planned, or will be when the interrupt fires next.
     pub(crate) fn holds(self) -> bool {
         matches!(self, Self::Ok | Self::Pending | Self::Managed)
     }
 }
 
-/// Compares a plan with the machine. `managed` are targets that the kernel refused to move; with
-/// `wait`, pending interrupts are given that long to come.
+/// Compares a plan with the machine. `managed` are targets that the kernel or a driver refused to
+/// change; `wait` is the maximum time for pending interrupts to fire.
 ///
 /// # Errors
 /// [`TuneError`] if the machine can't be read.
@@ -86,7 +86,7 @@ pub fn verify(
     }
 }
 
-/// Whether everything holds. `pending_is_good` says whether pending interrupts count as good.
+/// Whether every value holds. `pending_is_good` sets whether pending interrupts are accepted.
 pub fn is_good(checked: &[Checked], pending_is_good: bool) -> bool {
     checked.iter().all(|one| match one.state {
         State::Ok | State::Managed => true,
@@ -122,7 +122,7 @@ fn look(
     Ok(found)
 }
 
-/// The state of one value; the caller fills in the owner.
+/// Returns the state of one value; the caller fills in the owner.
 pub(crate) fn state_of(
     machine: &mut dyn Machine,
     target: &Target,

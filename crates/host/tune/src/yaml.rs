@@ -1,10 +1,10 @@
-//! Files that people write, as YAML.
+//! Hand-written YAML files.
 
 use polyrail_yaml::{Fault, Node, Position};
 
 use crate::error::TuneError;
 
-/// No file that people write comes near.
+/// Maximum size; no hand-written file comes near.
 const FILE_LIMIT_BYTES: usize = 1 << 20;
 
 pub(crate) fn parse(text: &str) -> Result<Node, Fault> {
@@ -14,7 +14,7 @@ pub(crate) fn parse(text: &str) -> Result<Node, Fault> {
     polyrail_yaml::parse(text)?.ok_or_else(|| Fault::new(Position::START, "is empty"))
 }
 
-/// What is wrong with the file of this name.
+/// Converts a fault in the file of this name to an error.
 pub(crate) fn fault_in(file: &str) -> impl Fn(Fault) -> TuneError {
     move |fault| TuneError::Yaml {
         file: file.to_owned(),

@@ -1,4 +1,4 @@
-//! How fast the CPUs are, and how much of their time this host gets.
+//! Speed of the CPUs, and the share of their time that this host gets.
 
 use polyrail_host::{CpuSet, Stat};
 
@@ -112,7 +112,8 @@ fn cpu_governor(cx: &Context) -> Result<Outcome, Unknown> {
         checked += 1;
         let driver = cx.optional(&format!("{folder}/scaling_driver"))?.unwrap_or_default();
         let preference = cx.optional(&format!("{folder}/energy_performance_preference"))?;
-        // Drivers that choose the frequency in hardware know two governors of other meaning.
+        // Under drivers that leave the frequency to the hardware, `powersave` does not mean slow: the energy preference
+        // decides.
         let in_hardware =
             driver.starts_with("intel_pstate") || driver.starts_with("amd-pstate-epp");
         let is_fast = match governor.as_str() {
@@ -131,7 +132,7 @@ fn cpu_governor(cx: &Context) -> Result<Outcome, Unknown> {
         }
     }
     if checked == 0 {
-        // Without cpufreq the hypervisor or firmware decides, and does not tell.
+        // Without cpufreq the hypervisor or firmware decides, and does not report the frequency.
         return Err(Unknown(
             "the CPUs have no cpufreq folder: their frequency can't be read".into(),
         ));
@@ -163,8 +164,7 @@ fn cpu_steal(cx: &Context) -> Result<Outcome, Unknown> {
     if all == 0 {
         return Err(Unknown("/proc/stat counts no time".into()));
     }
-    // The hypervisor can't steal from idle CPUs, so count only the time in which they wanted to
-    // run.
+    // The hypervisor can't steal from idle CPUs, so count only the time in which CPUs wanted to run.
     let busy = all - stat.all.idle.min(all) - stat.all.iowait.min(all - stat.all.idle.min(all));
     let percent = 100.0 * steal as f64 / busy.max(1) as f64;
     let value = format!("steal {steal} of {busy} busy ticks ({percent:.2} %)");
@@ -180,7 +180,7 @@ fn cpu_steal(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// The cgroup v2 folders of this process's group and of its ancestors.
+/// Returns the cgroup v2 folders of this process's group and of its ancestors.
 fn cgroup_folders(cx: &Context) -> Result<Vec<String>, Unknown> {
     let text = cx.text("/proc/self/cgroup")?;
     let own = text.lines().find_map(|line| line.strip_prefix("0::"));
@@ -237,7 +237,7 @@ fn cgroup_throttled(cx: &Context) -> Result<Outcome, Unknown> {
         }
     }
     if !known {
-        // The root group of a host has no quota, and no file for one.
+        // The root group of a host has no quota and no file for a quota.
         let is_root = cx.text("/proc/self/cgroup")?.lines().any(|line| line == "0::/");
         if !is_root {
             return Err(Unknown("the group of this process has no CPU controller".into()));
@@ -302,7 +302,7 @@ const DEEP_US: u64 = 50;
 
 fn cpu_deep_idle(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    // All CPUs have the same states; which of them are disabled may differ.
+    // All CPUs have the same states, but differ in which of them are disabled.
     let mut deep = CpuSet::new();
     let mut example: Option<Finding> = None;
     let mut changes = Vec::new();

@@ -1,5 +1,5 @@
-//! Whether the host can receive packets straight into device memory. Runs only with `--devmem`,
-//! because a host that can't is not faulty.
+//! Checks that the host can receive packets straight into device memory. They run only with `--devmem`, because a host
+//! that can't is not faulty.
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
@@ -64,7 +64,7 @@ pub(super) fn not_asked(cx: &Context) -> Option<Outcome> {
     (!cx.options().devmem).then(|| Outcome::not_applicable("it was not asked for (--devmem)"))
 }
 
-/// The first kernel whose driver of that name receives into device memory.
+/// Returns the first kernel whose driver of that name receives into device memory.
 fn first_kernel(driver: &str) -> Option<(u32, u32)> {
     match driver {
         "bnxt_en" => Some((6, 16)),
@@ -87,7 +87,8 @@ fn devmem_driver(cx: &Context) -> Result<Outcome, Unknown> {
             outcome.unknown(format!("{}: its driver is not known", nic.name));
             continue;
         };
-        // Kernels of Google's images have an earlier port, which GPUDirect-TCPX uses, and count so.
+        // Google's images have an earlier port of the interface, which GPUDirect-TCPX uses. This counter shows the
+        // port.
         const PORT: &str = "rx_devmem_pkts";
         let counters = cx.probes().nics.get(&nic.name).map(|probe| &probe.devmem);
         if let Some(count) = counters.and_then(|counters| counters.get(PORT)) {

@@ -1,4 +1,4 @@
-//! Where the interrupts of the NICs go.
+//! Placement of the NICs' interrupts.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +105,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The vectors of queues with the CPUs that each one fires on.
+/// A NIC's queue vectors, and the CPUs that each one fires on.
 struct Placed<'a> {
     nic: &'a Nic,
     vectors: Vec<(Vector, CpuSet)>,
@@ -116,13 +116,13 @@ impl Placed<'_> {
         self.vectors.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
     }
 
-    /// Queues in the direction that has more of them.
+    /// Counts queues by number: the vectors for sending and receiving of one queue count once.
     fn queues(&self) -> usize {
         let queues = self.vectors.iter().filter_map(|(vector, _)| vector.queue);
         queues.collect::<std::collections::BTreeSet<_>>().len()
     }
 
-    /// Path and value of up to three vectors.
+    /// Returns path and value of up to three vectors.
     fn evidence(&self, which: impl Fn(&CpuSet) -> bool) -> Vec<Evidence> {
         let shown = self.vectors.iter().filter(|(_, cpus)| which(cpus)).take(3);
         shown.map(|(vector, cpus)| evidence(vector, cpus)).collect()
@@ -134,7 +134,7 @@ fn evidence(vector: &Vector, cpus: &CpuSet) -> Evidence {
     Evidence::new(path, format!("{cpus} ({})", vector.id.action))
 }
 
-/// Calls `look` with each rail whose vectors are known; reports for the others why they are not.
+/// Calls `look` with each rail whose vectors are known. Records the other rails as unknown, with the reason.
 fn each_rail(
     cx: &Context,
     mut look: impl FnMut(&mut Outcome, &Placed<'_>),
@@ -174,13 +174,13 @@ fn placed<'a>(
     Ok(all)
 }
 
-/// The CPUs that an interrupt really goes to, as far as the kernel tells.
+/// Returns the CPUs that an interrupt really goes to, as far as the kernel reports them.
 fn cpus_of(cx: &Context, irq: u32) -> Result<CpuSet, Unknown> {
     let folder = format!("/proc/irq/{irq}");
     let effective = cx.optional(&format!("{folder}/effective_affinity_list"))?;
     let text = match effective.filter(|text| !text.is_empty()) {
         Some(text) => text,
-        // Interrupt chips without a choice have no such file.
+        // Interrupt chips that offer no choice have no such file.
         None => cx.text(&format!("{folder}/smp_affinity_list"))?,
     };
     CpuSet::parse_list(&text).map_err(|error| Unknown(format!("{folder}: {error}")))
@@ -218,7 +218,7 @@ fn irq_shared_cpu(cx: &Context) -> Result<Outcome, Unknown> {
         let name = &placed.nic.name;
         let near = cx.topology().cpus_near(placed.nic.node);
         let near = near.unwrap_or_else(|| cx.topology().cpus.online.clone());
-        // A queue's two vectors, where sending and receiving have one each, belong on one CPU.
+        // If sending and receiving have a vector each, both vectors of a queue belong on one CPU.
         let queues = placed.queues();
         let used = placed.cpus();
         let wanted = queues.min(near.len());
@@ -318,20 +318,20 @@ fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
     let (rails, _) = cx.data_rails();
     let mut all = placed(cx, &rails, &mut outcome)?;
     for one in &mut all {
-        // Ports of one device that share vectors can't have CPUs of their own.
+        // Ports of one device that share vectors can't have their own CPUs.
         one.vectors.retain(|(vector, _)| vector.nics.len() == 1);
     }
     if all.len() < 2 && outcome.unknown.is_empty() {
         return Ok(Outcome::not_applicable("there are no two rails with vectors"));
     }
-    // A node with fewer CPUs than its rails use must share them.
+    // If a node has fewer CPUs than its rails use, the rails must share them.
     let has_room = |one: &Placed<'_>| {
         let near = cx.topology().cpus_near(one.nic.node);
         let room = near.unwrap_or_else(|| cx.topology().cpus.online.clone()).len();
         let on_node = all.iter().filter(|other| other.nic.node == one.nic.node);
         on_node.map(|other| other.cpus().len()).sum::<usize>() <= room
     };
-    // The shared CPUs, grouped by the rails that share them (indices in the list).
+    // The shared CPUs, grouped by the rails that share them (indices in `all`).
     let mut shared: BTreeMap<Vec<usize>, CpuSet> = BTreeMap::new();
     for cpu in all.iter().fold(CpuSet::new(), |used, one| used.union(&one.cpus())).iter() {
         let here = (0..all.len()).filter(|at| all[*at].cpus().contains(cpu)).collect();

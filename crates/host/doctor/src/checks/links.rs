@@ -1,4 +1,4 @@
-//! Whether the links are up, alike, and at their speed.
+//! Checks that the links are up, alike, and at full speed.
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
@@ -65,7 +65,7 @@ fn link_down(cx: &Context) -> Result<Outcome, Unknown> {
     for nic in cx.links() {
         let name = &nic.name;
         let path = format!("/sys/class/net/{name}/operstate");
-        // IFF_UP: somebody wants it up. Spare ports of a card count as rails only if the user names
+        // IFF_UP means that the interface was switched on. Spare ports of a card count as rails only if the user names
         // them.
         let flags = cx.optional(&format!("/sys/class/net/{name}/flags")).ok().flatten();
         let flags =
@@ -89,7 +89,7 @@ fn link_down(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(no_rails_means_nothing(outcome))
 }
 
-/// Compares one number across the rails of one kind that are up; `None` means unknown.
+/// Compares one number across the rails of one kind that are up. `value` returns `None` if the number is unknown.
 fn alike(
     cx: &Context,
     file: &str,
@@ -176,7 +176,7 @@ fn mtu_small(cx: &Context) -> Result<Outcome, Unknown> {
                     )),
             ),
             (Some(mtu), Some(_)) => outcome.saw(path, mtu),
-            // The speed of a virtual interface is not that of the NIC below it.
+            // A virtual interface does not have the speed of the NIC below it.
             (Some(mtu), None) if cx.rails().is_empty() => outcome.saw(path, mtu),
             _ => outcome.unknown(format!("{}: its speed is not known", nic.name)),
         }

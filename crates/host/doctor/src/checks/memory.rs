@@ -1,4 +1,4 @@
-//! Pages, and limits on them.
+//! Pages, and limits on pages and files.
 
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
 use crate::context::Context;
@@ -134,7 +134,7 @@ fn hugepages_lopsided(cx: &Context) -> Result<Outcome, Unknown> {
 
 const LIMITS: &str = "/proc/self/limits";
 
-/// The limit in force of a row of `/proc/self/limits`; `None` is unlimited.
+/// Returns the soft limit in a row of `/proc/self/limits`; `None` means unlimited.
 fn limit(cx: &Context, name: &str) -> Result<Option<u64>, Unknown> {
     let text = cx.text(LIMITS)?;
     let row = text.lines().find_map(|line| line.strip_prefix(name));
@@ -165,7 +165,7 @@ fn memlock_small(cx: &Context) -> Result<Outcome, Unknown> {
             let capabilities = u64::from_str_radix(&text, 16)
                 .map_err(|_| Unknown(format!("/proc/self/status has `{text}` for CapEff")))?;
             if capabilities & IPC_LOCK != 0 {
-                // MSG_ZEROCOPY charges its pages to the limit only without this right.
+                // MSG_ZEROCOPY charges its pages to the limit only without this capability.
                 outcome.saw(evidence, format!("{bytes}, which CAP_IPC_LOCK lifts"));
                 return Ok(outcome);
             }

@@ -1,4 +1,4 @@
-//! What this process may do.
+//! Rights of this process.
 
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
 use crate::context::{Context, OSRELEASE};
@@ -73,7 +73,7 @@ fn io_uring_blocked(cx: &Context) -> Result<Outcome, Unknown> {
     let path = "/proc/sys/kernel/io_uring_disabled";
     let mut outcome = Outcome::default();
     match cx.optional(path)?.as_deref() {
-        // 1 allows only members of a group, 2 nobody.
+        // 1 allows only members of a group, 2 no user.
         Some(value @ ("1" | "2")) => {
             outcome.found(
                 Finding::new(if value == "2" { "nobody may use it" } else { "few may use it" })
@@ -90,7 +90,7 @@ fn io_uring_blocked(cx: &Context) -> Result<Outcome, Unknown> {
         }
         None => outcome.saw(OSRELEASE, "before 6.6, without the switch"),
     }
-    // A filter of system calls does not say which ones it stops.
+    // A system call filter does not show which calls it stops.
     match cx.row("/proc/self/status", "Seccomp")?.as_str() {
         "0" => outcome.saw("/proc/self/status: Seccomp", 0),
         mode => {

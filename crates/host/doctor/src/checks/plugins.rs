@@ -1,4 +1,4 @@
-//! Plugins of Polyrail in other programs, as the caller has tried them.
+//! Plugins of Polyrail in other programs, with the results of the caller's tests.
 
 use crate::check::{Answer, Check, Cost, Group};
 

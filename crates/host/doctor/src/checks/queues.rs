@@ -1,4 +1,4 @@
-//! Queues, rings and what they drop.
+//! Queues, rings and packet drops.
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
@@ -119,7 +119,7 @@ fn queues_below_max(cx: &Context) -> Result<Outcome, Unknown> {
         };
         let near = cx.topology().cpus_near(nic.node);
         let cpus = near.unwrap_or_else(|| cx.topology().cpus.online.clone());
-        // Siblings of one core share what makes them fast, so a queue per core is enough.
+        // Siblings of one core share its execution units, so a queue per core is enough.
         let cores = cx.topology().cpus.cores(&cpus).len().max(1);
         let wanted = max.min(cores as u32);
         let asked = format!("ethtool -l {}", nic.name);
@@ -149,7 +149,7 @@ fn single_queue(cx: &Context) -> Result<Outcome, Unknown> {
         let max = probe.and_then(|probe| probe.queues?.max);
         match nic.rx_queues {
             0 => outcome.unknown(format!("{path} names no queues")),
-            // The other check covers queues that could be raised.
+            // `queues-below-max` covers NICs that could use more queues.
             1 if cpus >= MANY_CPUS && max.is_none_or(|max| max <= 1) => outcome.found(
                 Finding::new(format!("one queue serves {cpus} CPUs"))
                     .about(&nic.name)
@@ -195,7 +195,7 @@ fn counters(cx: &Context) -> Result<polyrail_host::NetDev, Unknown> {
     Ok(polyrail_host::NetDev::read(cx.root())?)
 }
 
-/// Calls `look` with each rail's counters; rails without any are unknown.
+/// Calls `look` with each rail's counters. Rails without counters are unknown.
 fn each_counted(
     cx: &Context,
     mut look: impl FnMut(&mut Outcome, &polyrail_host::Nic, &polyrail_host::NetDevCounters),
@@ -239,7 +239,7 @@ fn nic_drops(cx: &Context) -> Result<Outcome, Unknown> {
     })
 }
 
-/// Ignore a handful of drops at boot.
+/// Smallest count to report; ignores a handful of drops at boot.
 const MIN_COUNT: u64 = 10;
 
 fn nic_errors(cx: &Context) -> Result<Outcome, Unknown> {
@@ -278,7 +278,7 @@ fn coalescing_off(cx: &Context) -> Result<Outcome, Unknown> {
             coalesce.adaptive_rx.map_or("unknown", |on| if on { "on" } else { "off" })
         );
         if nic.driver.as_deref() == Some("virtio_net") && coalesce.rx_usecs == Some(0) {
-            // The driver says 0 even where the device can't coalesce.
+            // The driver reports 0 even if the device can't coalesce.
             outcome.unknown(format!("{}: virtio_net says 0 whether it can or not", nic.name));
             continue;
         }
@@ -297,7 +297,7 @@ fn coalescing_off(cx: &Context) -> Result<Outcome, Unknown> {
                 0,
                 8,
             )),
-            // Devices that only know adaptive coalescing, or none, have no time.
+            // Devices that have only adaptive coalescing, or none, report no time.
             _ => outcome.unknown(format!("{}: its driver does not tell: {value}", nic.name)),
         }
     }
@@ -314,9 +314,9 @@ fn offloads_off(cx: &Context) -> Result<Outcome, Unknown> {
                 continue;
             }
         };
-        // A veth has GRO off by default: the NIC below has merged the packets already.
+        // GRO is off by default on a veth: the NIC below has already merged the packets.
         let gro = on.gro || cx.rails().is_empty();
-        // In the order in which they depend on each other.
+        // In the order of their dependencies.
         let all = [
             ("tx-checksumming", "tx", on.tx_checksum),
             ("rx-checksumming", "rx", on.rx_checksum),

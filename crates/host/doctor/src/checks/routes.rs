@@ -1,4 +1,4 @@
-//! Whether packets leave by the NIC that they should.
+//! Checks that packets leave by the right NIC.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 
-/// Subnets on the link with the rails that have them: destination and mask as in `/proc/net/route`.
+/// Returns the subnets on the link, by destination and mask as in `/proc/net/route`, with the rails on each.
 fn subnets(cx: &Context) -> Result<BTreeMap<(String, String), Vec<String>>, Unknown> {
     let text = cx.text(ROUTE)?;
     let rails: Vec<&str> = cx.links().iter().map(|nic| nic.name.as_str()).collect();
@@ -93,8 +93,7 @@ fn one_subnet(cx: &Context) -> Result<Outcome, Unknown> {
         return Ok(Outcome::not_applicable("there is one NIC, or none"));
     }
     let mut outcome = Outcome::default();
-    // Policy rules that send each address through its own NIC fix this. Only a route query shows
-    // them.
+    // Policy rules that send each address through its own NIC fix this. Only a route query shows them.
     let probes = &cx.probes().routes;
     let is_routed = |name: &String| {
         let mut own = probes.iter().filter(|route| route.nic == *name).peekable();
@@ -150,7 +149,7 @@ fn wrong_nic_route(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// The value of a switch for a NIC, where the larger of `all` and the NIC's own counts.
+/// Returns the value of a switch for a NIC: the larger of `all` and the NIC's own value.
 fn effective(cx: &Context, nic: &str, file: &str) -> Result<u64, Unknown> {
     let all = cx.number(&format!("{CONF}/all/{file}"))?;
     Ok(all.max(cx.number(&format!("{CONF}/{nic}/{file}"))?))
@@ -213,9 +212,10 @@ fn arp_flux(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// `10.0.1.0/24` from the hexadecimal numbers of `/proc/net/route`, which are in network order.
+/// Formats a subnet such as `10.0.1.0/24` from the hexadecimal numbers of `/proc/net/route`, which are in network
+/// order.
 fn subnet_text(destination: &str, mask: &str) -> String {
-    // The kernel prints the bytes as they lie in memory, as one number of this machine.
+    // The kernel prints the bytes in memory order, as one number of this machine.
     let in_order = |number: u32| u32::from_be_bytes(number.to_ne_bytes());
     let number = |text: &str| u32::from_str_radix(text, 16).map(in_order);
     match (number(destination), number(mask)) {

@@ -1,4 +1,4 @@
-//! TCP's settings, and TCP's own counters of losses.
+//! Settings of TCP, and its counters of losses.
 
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
 use crate::context::Context;
@@ -157,10 +157,10 @@ fn tcp_features_off(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// What one flow moves at most, whatever the link: one CPU copies no faster.
+/// Most bytes per second that one flow moves, whatever the link: one CPU copies no faster.
 const FLOW_BYTES_PER_S: f64 = 6e9;
 
-/// Bytes that a buffer must hold, and the calculation in words.
+/// Returns the bytes that a buffer must hold, and the calculation as text.
 fn need(cx: &Context) -> (u64, String) {
     let speeds = cx.rails().into_iter().filter_map(|nic| nic.speed_mbps);
     let line = speeds.max().map(|mbps| f64::from(mbps) * 125_000.0);
@@ -320,7 +320,7 @@ fn receive_queue_drops(cx: &Context) -> Result<Outcome, Unknown> {
                 dropped = dropped.saturating_add(count);
                 values.push(format!("{name} {count}"));
             }
-            // Kernels before 5.13 have no counter of drops at the receive queue.
+            // Kernels before 5.13 don't count drops at the receive queue.
             Err(Unknown(why)) => outcome.unknown(why),
         }
     }

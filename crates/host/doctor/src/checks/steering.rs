@@ -1,4 +1,4 @@
-//! Which CPU handles a packet after its interrupt, and which queue sends it.
+//! The CPU that handles a packet after its interrupt, and the queue that sends it.
 
 use polyrail_host::{CpuSet, Nic};
 
@@ -35,7 +35,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The masks of a NIC's queues in one direction, by path.
+/// Returns the masks of a NIC's queues in one direction, with their paths.
 fn masks(
     cx: &Context,
     nic: &Nic,
@@ -47,7 +47,7 @@ fn masks(
     let mut masks = Vec::new();
     for queue in queues.iter().filter(|queue| queue.starts_with(prefix)) {
         let path = format!("{folder}/{queue}/{file}");
-        // Queues of single-queue devices answer with an error.
+        // Queues of devices with a single queue answer with an error.
         let Some(text) = cx.optional(&path)? else { continue };
         let mask =
             CpuSet::parse_mask(&text).map_err(|error| Unknown(format!("{path}: {error}")))?;
@@ -71,7 +71,7 @@ fn rps_on(cx: &Context) -> Result<Outcome, Unknown> {
             continue;
         }
         let on: Vec<_> = masks.iter().filter(|(_, mask)| !mask.is_empty()).collect();
-        // With one queue RPS is the only way to use a second CPU.
+        // With one queue, RPS is the only way to use a second CPU.
         if nic.rx_queues > 1 && !on.is_empty() {
             let mut finding =
                 Finding::new(format!("{} of {} queues hand packets over", on.len(), masks.len()))

@@ -1,5 +1,5 @@
-//! What receiving by GPUDirect-TCPX into memory of GPUs needs beside the kernel, and whether packets land there.
-//! Runs only with `--devmem`.
+//! Requirements of GPUDirect-TCPX, besides the kernel's, for receiving into GPU memory, and a check that packets land
+//! there. The checks run only with `--devmem`.
 
 use super::devmem::not_asked;
 use super::topology::no_rails_means_nothing;
@@ -52,7 +52,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Why the host has nothing to do with GPUDirect-TCPX, if it hasn't.
+/// Returns the reason why GPUDirect-TCPX does not concern this host, or `None` if it does.
 fn is_elsewhere(cx: &Context) -> Option<Outcome> {
     let is_gve = |driver: &str| matches!(driver, "gve" | "gvnic");
     let has_gve = cx.rails().iter().any(|nic| nic.driver.as_deref().is_some_and(is_gve));
@@ -120,7 +120,7 @@ fn tcpx_daemon(cx: &Context) -> Result<Outcome, Unknown> {
 }
 
 fn devmem_landing(cx: &Context) -> Result<Outcome, Unknown> {
-    /// Handshakes and acknowledgements come unsplit at any rate.
+    /// Packets to ignore: handshakes and acknowledgements always come unsplit.
     const FEW: u64 = 1000;
     if let Some(outcome) = not_asked(cx) {
         return Ok(outcome);

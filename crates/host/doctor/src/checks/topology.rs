@@ -1,4 +1,4 @@
-//! Where devices are, and whether all of them work.
+//! Location and state of devices.
 
 use polyrail_host::{PciFunction, PciLink};
 
@@ -106,7 +106,7 @@ fn check_link(outcome: &mut Outcome, name: &str, pci: &PciFunction, speed_counts
             .unknown(format!("{name}: the bus does not tell the link (virtual machines hide it)"));
         return;
     };
-    // 63 is what PCI says for "unknown", 0 what bridges of virtual machines say.
+    // PCI reports the width 63 for "unknown"; bridges of virtual machines report 0.
     if link.width == 0 || link.width >= 63 || max_width == 0 || max_width >= 63 {
         outcome.unknown(format!("{name}: the link has the width {}", link.width));
         return;
@@ -131,7 +131,7 @@ fn check_link(outcome: &mut Outcome, name: &str, pci: &PciFunction, speed_counts
     }
 }
 
-/// The number in `16.0 GT/s PCIe`.
+/// Returns the number in `16.0 GT/s PCIe`.
 fn gigatransfers(text: &str) -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
@@ -161,7 +161,7 @@ fn gpu_nic_balance(cx: &Context) -> Result<Outcome, Unknown> {
     if gpus == 0 || rails.is_empty() {
         return Ok(Outcome::not_applicable("there are no GPUs, or no NICs"));
     }
-    // A lower speed or another driver gives the management NIC away, if there is one.
+    // A management NIC, if there is one, is slower or has another driver.
     let key = |nic: &polyrail_host::Nic| (nic.driver.clone(), nic.speed_mbps);
     let fastest = rails.iter().max_by_key(|nic| {
         let alike = rails.iter().filter(|other| key(other) == key(nic)).count();
@@ -172,7 +172,7 @@ fn gpu_nic_balance(cx: &Context) -> Result<Outcome, Unknown> {
         rails.iter().filter(|nic| key(nic) == fastest).map(|nic| nic.name.as_str()).collect();
     let count = alike.len();
     let is_even = gpus.is_multiple_of(count) || count.is_multiple_of(gpus)
-        // One NIC of the same kind for management, as on every A3 host.
+        // One NIC of the same kind may be for management, as on every A3 host.
         || cx.options().interfaces.is_empty() && count > 1 && gpus.is_multiple_of(count - 1);
     let mut outcome = Outcome::default();
     let value = format!("{gpus} GPUs, {count} NICs ({})", alike.join(", "));
@@ -187,7 +187,7 @@ fn gpu_nic_balance(cx: &Context) -> Result<Outcome, Unknown> {
     Ok(outcome)
 }
 
-/// Without a rail there is nothing to examine. That is not the same as "clean".
+/// Turns an empty result into "not applicable": without rails there is nothing to examine, which is not "clean".
 pub(super) fn no_rails_means_nothing(outcome: Outcome) -> Outcome {
     let said_nothing =
         outcome.findings.is_empty() && outcome.seen.is_empty() && outcome.unknown.is_empty();

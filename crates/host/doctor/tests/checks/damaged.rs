@@ -1,4 +1,4 @@
-//! Every tool on machines with damaged files: each ends with a result.
+//! Runs every tool on machines with damaged files; each tool must return a result.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ fn every_tool(root: &Sysroot) -> Result<Topology, String> {
     suggest(&topology, &bindings::Options::default());
     Facts::read(root).map_err(|error| said(&error))?;
     let mut machine = SysMachine::new(root.clone());
-    // Without the table of interrupts, there is nothing to show and to plan.
+    // Without the table of interrupts, there is nothing to show or plan.
     let has_table = |error: String| match error.contains(INTERRUPTS) {
         true => Ok(()),
         false => Err(error),
@@ -44,7 +44,7 @@ fn every_tool(root: &Sysroot) -> Result<Topology, String> {
 
 type Damage = fn(&Path) -> io::Result<()>;
 
-/// What copies of machines have instead of a file that the kernel wrote.
+/// Damaged files that copies of machines have instead of a file that the kernel wrote.
 const DAMAGES: &[(&str, Damage)] = &[
     ("empty", |path| fs::write(path, "")),
     ("NUL at the end", |path| {
@@ -59,7 +59,7 @@ const DAMAGES: &[(&str, Damage)] = &[
     ("missing", |path| fs::remove_file(path)),
     ("a folder", |path| fs::remove_file(path).and_then(|()| fs::create_dir(path))),
     ("a link to nowhere", |path| fs::remove_file(path).and_then(|()| symlink("none", path))),
-    // Reading it fails with ELOOP, which stands for EIO and EACCES: a file that can't be read.
+    // Reading the path fails with ELOOP, which stands for EIO and EACCES: a file that can't be read.
     ("unreadable", |path| {
         fs::remove_file(path)?;
         symlink(path.file_name().unwrap_or_default(), path)
@@ -127,7 +127,7 @@ fn each_file_damaged_in_each_way_ends_no_tool() {
 #[test]
 fn a_damaged_file_of_any_kind_of_machine_ends_no_tool() {
     for (number, kind) in fixtures::kinds().into_iter().enumerate() {
-        // The largest ones have nothing that the others do not have.
+        // The largest machines have nothing that the others lack.
         if kind.cpus > 100 || kind.nics > 100 {
             continue;
         }

@@ -1,4 +1,4 @@
-//! A fault for each check, and how to cause it.
+//! A fault for each check, and the code that causes it.
 
 use polyrail_doctor::{Answer, CoalesceProbe, Finding, RingProbe};
 use polyrail_host::CpuSet;
@@ -7,7 +7,7 @@ use polyrail_host::fixtures::Device;
 
 use crate::host::{NICS, ROUTES, Setup, with_tcpx};
 
-/// A fault: the check that must fire, the checks that may fire, too, and how to cause it.
+/// A fault: the check that must fire, the checks that may also fire, and the code that causes it.
 pub(crate) type Fault = (&'static str, &'static [&'static str], fn(&mut Setup));
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -35,7 +35,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         s.put("/sys/class/net/eth0/mtu", "1500");
         s.put("/sys/class/net/eth1/mtu", "1500");
     }),
-    // Two NICs on one subnet answer for each other, too, and no policy rule fixes it.
+    // Two NICs on one subnet also answer for each other, and no policy rule fixes this.
     ("one-subnet", &["arp-flux"], |s| {
         s.put("/proc/net/route", &ROUTES.replace("0001000A", "0000000A"));
         s.probes.routes.clear();
@@ -54,7 +54,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         s.machine.devices[2].driver = "gve";
         s.put("/proc/sys/kernel/osrelease", "6.12.5");
         s.options.devmem = false;
-        // Queues of one CPU each, both directions, at node 0.
+        // One CPU per queue, counted from CPU 0 in both directions. The NIC is at node 0.
         s.vectors(0, [0, 1, 0, 1]);
     }),
     ("irq-nics-share-cpu", &[], |s| {
@@ -183,7 +183,7 @@ fn fails(what: &str) -> Option<Answer> {
 pub(crate) const FILES_STATUS: &str =
     "CapEff:\t0000000000003000\nSeccomp:\t0\nCpus_allowed_list:\t0-15\n";
 
-/// Rows for both NICs: bytes, packets, errors and drops received, then the same sent.
+/// Returns rows for both NICs: bytes, packets, errors and drops received, then the same sent.
 pub(crate) fn net_dev(received: &str, sent: &str) -> String {
     let row = |nic: &str| format!("{nic}: {received} 0 0 0 0 {sent} 0 0 0 0\n");
     format!("a\nb\n{}{}", row("eth0"), row("eth1"))

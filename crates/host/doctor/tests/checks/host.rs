@@ -1,4 +1,4 @@
-//! A healthy host, to be spoiled by tests, and one that has GPUDirect-TCPX.
+//! A healthy host for tests to break, and one that has GPUDirect-TCPX.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use polyrail_doctor::{
 use polyrail_host::CpuSet;
 use polyrail_host::fixtures::{Device, Fixture, Machine};
 
-/// A host before it is written.
+/// A host before its files are written.
 pub(crate) struct Setup {
     pub(crate) machine: Machine,
     pub(crate) files: BTreeMap<String, String>,
@@ -21,7 +21,7 @@ pub(crate) struct Setup {
 pub(crate) const NICS: [&str; 2] = ["eth0", "eth1"];
 pub(crate) const FIRST_IRQ: u32 = 24;
 
-/// Two nodes of eight CPUs, a NIC and a GPU at each, all as it should be.
+/// Returns two nodes of eight CPUs, each with a NIC and a GPU, without any fault.
 pub(crate) fn well() -> Setup {
     let mut machine = Machine::with_cpus(16).with_nodes(&[(0, "0-7"), (1, "8-15")]);
     machine.first_irq = FIRST_IRQ;
@@ -189,7 +189,7 @@ impl Setup {
         self.files.retain(|path, _| !path.starts_with(prefix));
     }
 
-    /// Sends the vectors of a NIC, which is 0 or 1, to these CPUs.
+    /// Sends the vectors of NIC 0 or 1 to these CPUs.
     pub(crate) fn vectors(&mut self, nic: usize, cpus: [u32; 4]) {
         let vectors = &mut self.machine.devices[2 * nic].vectors;
         for (vector, cpu) in vectors.iter_mut().zip(cpus) {
@@ -217,7 +217,7 @@ impl Setup {
     }
 }
 
-/// A host whose NICs bring payload to GPUs by GPUDirect-TCPX.
+/// Makes the NICs bring payload to GPUs by GPUDirect-TCPX.
 pub(crate) fn with_tcpx(s: &mut Setup) {
     s.put("/proc/sys/kernel/osrelease", "6.18.1");
     for nic in NICS {

@@ -1,4 +1,4 @@
-//! The libraries of the host tools on every kind of machine: what they say is true.
+//! Runs the libraries of the host tools on every kind of machine, and checks that their results are true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use polyrail_tune::irq::{self, Policy, PolicyOptions, Role};
 use polyrail_tune::profile::{self, Profile};
 use polyrail_tune::{SysMachine, Target};
 
-/// What a tool said that is not true of a kind.
+/// `Err` describes a result of a tool that is not true of a kind.
 type Wrong = Result<(), String>;
 
 fn holds(is_true: bool, what: impl FnOnce() -> String) -> Wrong {
@@ -23,7 +23,7 @@ fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The letters of `kinds.txt`.
+/// Returns the letter that `kinds.txt` uses for this role.
 fn letter(role: Role) -> char {
     match role {
         Role::Rx => 'r',

@@ -99,10 +99,10 @@ fn a_host_with_gpudirect_tcpx_that_is_well_tells_what_it_has() {
     assert_eq!(told("tcpx-daemon"), ["get_gpu_fd_0000:11:00.0", "get_gpu_fd_0000:21:00.0"]);
     let counters = "rx_devmem_pkts 900000, rx_hsplit_pkt 1000000, rx_hsplit_unsplit_pkt 9";
     assert_eq!(told("devmem-landing"), [counters; 2]);
-    // An image's own kernel, which counts what lands, says more than its number.
+    // An image's own kernel has the counter, which proves more than the release number.
     setup.put("/proc/sys/kernel/osrelease", "5.15.146");
     assert_eq!(find(&setup.report(), "devmem-driver").status, Status::Clean);
-    // A copy that was made before anybody looked.
+    // A copy made before the search for plugins existed.
     setup.probes.plugins = None;
     let unknown = ids(&setup.report(), Status::Unknown);
     assert_eq!(unknown, ["tcpx-daemon", "tcpx-plugin"].map(String::from).into());
@@ -150,7 +150,7 @@ fn without_files_no_check_is_clean() {
     for folder in ["proc", "sys/kernel", "sys/bus", "sys/class", "sys/fs"] {
         std::fs::remove_dir_all(host.path().join(folder))
             .or_else(|error| {
-                // Some of them are not written in the first place.
+                // Some of the folders don't exist in the first place.
                 if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
             })
             .unwrap();
@@ -177,7 +177,7 @@ fn nonsense_in_files_is_unknown_and_never_clean() {
         let data = CHECKS.iter().copied().flatten().find(|data| data.id == check.id).unwrap();
         let is_nonsense =
             |path: &&&str| setup.files.get(**path).is_some_and(|text| text == "nonsense");
-        // A congestion control may be called anything but bbr.
+        // A congestion control may have any name but bbr.
         let reads_sense = data.reads.iter().any(|path| !is_nonsense(&path));
         assert!(reads_sense || check.id == "bbr-without-fq", "{}: {:?}", check.id, check.evidence);
     }
@@ -267,7 +267,7 @@ fn the_interface_of_the_host_itself_is_not_compared_with_the_rails() {
     assert_eq!(shared.len(), 1, "{}", report.text());
     assert_eq!(shared[0].what, "4 rails interrupt the same 16 CPUs, 0-15");
     assert_eq!(shared[0].subject.as_deref(), Some("eth1,eth2,eth3,eth4"));
-    // Named, it is a rail like any other.
+    // An interface that the user names is a rail like any other.
     let named: Vec<String> = (0..5).map(|nic| format!("eth{nic}")).collect();
     let options = Options { interfaces: named, ..Options::default() };
     let report = examine(&Context::read(&host.root(), options).unwrap());
@@ -278,7 +278,7 @@ fn the_interface_of_the_host_itself_is_not_compared_with_the_rails() {
 fn rails_that_share_in_different_ways_are_told_apart() {
     let mut setup = well();
     setup.machine.devices[2].node = 0;
-    // CPU 3 is shared, the others are not.
+    // Only CPU 3 is shared.
     setup.vectors(1, [3, 4, 5, 6]);
     let report = setup.report();
     let findings = &find(&report, "irq-nics-share-cpu").findings;
@@ -347,7 +347,7 @@ fn a_hint_names_a_command_only_if_that_finds_the_same() {
     assert_eq!(hint(&setup, id).as_deref(), Some(" --dry-run"));
     setup.options.interfaces = vec!["eth0".into(), "eth1".into()];
     assert_eq!(hint(&setup, id).as_deref(), Some(" --nic eth0,eth1 --dry-run"));
-    // `host apply fix` assumes the default.
+    // `host apply fix` assumes the default round-trip time.
     setup.options.rtt = Duration::from_millis(10);
     assert_eq!(hint(&setup, id), None);
     setup.put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");

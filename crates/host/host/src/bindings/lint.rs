@@ -1,4 +1,4 @@
-//! What is wrong with bindings on a machine.
+//! Faults of bindings on a machine.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::interrupts::Interrupts;
 use crate::sysroot::{ReadError, Sysroot};
 use crate::topology::Topology;
 
-/// What NCCL's GPUDirect-TCPX plugin has room for; it writes more beyond its arrays.
+/// Ranges and interfaces that NCCL's GPUDirect-TCPX plugin has room for; it writes more of them beyond its arrays.
 const TCPX_RANGES: usize = 8;
 const TCPX_INTERFACES: usize = 16;
 
-/// Which way the threads of bindings move data.
+/// Direction in which the threads of bindings move data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -23,7 +23,7 @@ pub enum Role {
     Rx,
 }
 
-/// A kind of finding; the name is stable.
+/// A kind of finding, with a stable name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LintId {
     /// The machine has no such interface.
@@ -42,16 +42,16 @@ pub enum LintId {
     SharedByInterfaces,
     /// CPUs whose core also runs threads of the other role.
     SiblingOfOtherRole,
-    /// CPUs that interrupts of an interface go to.
+    /// CPUs that receive interrupts of an interface.
     IrqInside,
     /// One role has fewer CPUs than the other.
     UnequalCounts,
-    /// More than NCCL's GPUDirect-TCPX plugin has room for.
+    /// More ranges or interfaces than NCCL's GPUDirect-TCPX plugin has room for.
     TooManyForTcpx,
 }
 
 impl LintId {
-    /// The name, as in JSON.
+    /// Returns the name used in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::UnknownInterface => "unknown-interface",
@@ -81,42 +81,41 @@ impl Serialize for LintId {
     }
 }
 
-/// One thing that is wrong.
+/// A fault of bindings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub id: LintId,
-    /// Whether threads can't run as written. With any other finding they run, but slower than they
-    /// could.
+    /// Whether threads can't run as written. Other findings are warnings, mostly about lost speed.
     pub is_error: bool,
-    /// The role whose CPUs it is about; `None` for both.
+    /// Role of the affected CPUs; `None` for both.
     pub role: Option<Role>,
     /// The interface, or [`OTHERS`].
     pub interface: String,
     pub cpus: CpuSet,
-    /// What is wrong and why it matters, in a sentence.
+    /// The fault and why it matters, in a sentence.
     pub message: String,
 }
 
-/// Where an interface's interrupt goes.
+/// CPUs that an interrupt of an interface goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IrqPlace {
     pub interface: String,
     pub irq: u32,
     pub name: String,
-    /// The CPUs that it goes to: the effective ones where the kernel tells, else the wanted ones.
+    /// CPUs that the interrupt goes to: the effective ones if the kernel reports them, else the wanted ones.
     pub cpus: CpuSet,
 }
 
-/// The parts of a machine that bindings are checked against.
+/// Parts of a machine that bindings are checked against.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub topology: Topology,
-    /// Where the interrupts of its interfaces go; empty if `/proc/irq` cannot be read.
+    /// CPUs that the interfaces' interrupts go to; empty if `/proc/irq` can't be read.
     pub irqs: Vec<IrqPlace>,
 }
 
 impl Facts {
-    /// Reads the machine and where its interrupts go.
+    /// Reads the machine and the CPUs that its interrupts go to.
     ///
     /// # Errors
     /// As [`Topology::read`].
@@ -126,8 +125,7 @@ impl Facts {
         let mut irqs = Vec::new();
         for nic in &topology.nics {
             for vector in &nic.vectors {
-                // Ignore vectors that have never fired, such as those of unused queues: they
-                // disturb nobody.
+                // Ignore vectors that have never fired, such as those of unused queues: they disturb no thread.
                 if counts.irq(vector.irq).is_none_or(|irq| irq.total() == 0) {
                     continue;
                 }
@@ -145,7 +143,7 @@ impl Facts {
     }
 }
 
-/// Everything that is wrong with `tx` and `rx` together on a machine; either may be empty.
+/// Returns all faults of `tx` and `rx` together on a machine; either may be empty.
 pub fn check(facts: &Facts, tx: &Bindings, rx: &Bindings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (role, bindings) in [(Role::Tx, tx), (Role::Rx, rx)] {
@@ -236,7 +234,7 @@ impl About<'_> {
         let mut hit = CpuSet::new();
         let mut owners: Vec<&str> = Vec::new();
         for place in &self.facts.irqs {
-            // A mask of many CPUs says where an interrupt may go, not where it goes.
+            // A mask of many CPUs shows where an interrupt may go, not where it goes.
             if place.cpus.len() <= 2 && place.cpus.intersects(self.cpus) {
                 hit = hit.union(&place.cpus.intersection(self.cpus));
                 if !owners.contains(&place.interface.as_str()) {

@@ -1,4 +1,4 @@
-//! Bindings from the topology: whole cores near each interface, no core with two roles.
+//! Suggests bindings from the topology: whole cores near each interface, and no core with two roles.
 
 use serde::Serialize;
 
@@ -6,8 +6,8 @@ use super::Bindings;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
 
-/// Of 52 cores of a node, how many serve the program, sending and receiving; the rest is for
-/// interrupts. These are the proportions that Google publishes for its A3 machines.
+/// Cores of a node, and the shares for the program, sending and receiving; the rest is for interrupts. These are the
+/// proportions that Google publishes for its A3 machines.
 const CORES: usize = 52;
 const FOR_APP: usize = 8;
 const FOR_TX: usize = 14;
@@ -15,44 +15,43 @@ const FOR_RX: usize = 14;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The interfaces to suggest for. Empty: those that serve GPUs best, or all that are up if
-    /// there are no GPUs.
+    /// Interfaces to suggest for. Empty: those that serve GPUs best, or all that are up if there are no GPUs.
     pub interfaces: Vec<String>,
-    /// Interfaces of one node get the same CPUs instead of a part each.
+    /// Whether interfaces of one node get the same CPUs instead of a part each.
     pub shared: bool,
     /// CPUs to leave alone.
     pub avoid: CpuSet,
 }
 
-/// Bindings, and what each CPU is for.
+/// Bindings, and the use of each CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Suggestion {
-    /// For the threads that send.
+    /// CPUs of the threads that send.
     pub tx: Bindings,
-    /// For the threads that receive.
+    /// CPUs of the threads that receive.
     pub rx: Bindings,
-    /// What each node's CPUs are for.
+    /// Use of each node's CPUs.
     pub nodes: Vec<NodeShare>,
     /// Compromises that the machine forced, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// What a node's CPUs are for.
+/// Use of a node's CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeShare {
-    /// The node; `None` on machines without.
+    /// The node; `None` on machines without nodes.
     pub node: Option<u32>,
-    /// The program's own threads, and the rest of the system.
+    /// CPUs of the program's own threads, and of the rest of the system.
     pub app: CpuSet,
     pub tx: CpuSet,
     pub rx: CpuSet,
-    /// Interrupts of the interfaces.
+    /// CPUs for the interfaces' interrupts.
     pub irq: CpuSet,
-    /// The interfaces of this node.
+    /// Interfaces of this node.
     pub nics: Vec<NicShare>,
 }
 
-/// What an interface's threads get.
+/// CPUs for the threads of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NicShare {
     pub nic: String,
@@ -62,8 +61,8 @@ pub struct NicShare {
 
 /// Suggests bindings for a machine.
 ///
-/// Leaves out CPUs that are offline, not allowed to this process, isolated at boot or listed in
-/// `avoid`. An interface whose node is unknown gets CPUs only where there is just one node.
+/// Leaves out CPUs that are offline, not allowed to this process, isolated at boot or listed in `avoid`. An interface
+/// whose node is unknown gets CPUs only if there is just one node.
 pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
     let mut suggestion = Suggestion::default();
     let usable =
@@ -90,7 +89,7 @@ pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
     suggestion
 }
 
-/// The interfaces by node, each in the order of names.
+/// Returns the interfaces by node, those of each node in the order of `wanted`.
 fn group(
     topology: &Topology,
     options: &Options,
@@ -103,7 +102,7 @@ fn group(
             notes.push(format!("{name} is not a network card of this machine"));
             continue;
         };
-        // With one node there is nothing to choose, whatever the interface says.
+        // With one node there is no choice, whatever the interface reports.
         let node = match topology.nodes_with_cpus() {
             0 | 1 => topology.nodes.iter().find(|node| !node.cpus.is_empty()).map(|node| node.id),
             _ => topology.node_with_cpus(first.node).map(|node| node.id),
@@ -138,8 +137,8 @@ fn group(
     groups
 }
 
-/// The interfaces to suggest for, in the order of the cards below them. A bond or bridge stands
-/// for its members, because it has their addresses.
+/// Returns the interfaces to suggest for, in the order of the NICs below them. A bond or bridge stands for its members,
+/// because it has their addresses.
 fn wanted(topology: &Topology, options: &Options) -> Vec<String> {
     let mut wanted: Vec<String> = options.interfaces.clone();
     if wanted.is_empty() {
@@ -181,8 +180,8 @@ fn divide(
     NodeShare { node, app: union(app), tx: union(tx), rx: union(rx), irq: union(irq), nics }
 }
 
-/// The cores for the program, sending, receiving and interrupts, in this order. The first core,
-/// where the kernel does its own work, is never for sending or receiving if there is another.
+/// Returns the cores for the program, sending, receiving and interrupts, in this order. The first core, where the
+/// kernel does its own work, never sends or receives if there is another core.
 fn roles<'a>(cores: &'a [CpuSet], place: &str, notes: &mut Vec<String>) -> [&'a [CpuSet]; 4] {
     let count = cores.len();
     if count < 4 {
@@ -205,7 +204,7 @@ fn roles<'a>(cores: &'a [CpuSet], place: &str, notes: &mut Vec<String>) -> [&'a 
     }
 }
 
-/// Splits cores among interfaces: neighbours, the first ones one more if it does not come out even.
+/// Splits cores among interfaces, neighbours together. If they don't divide evenly, the first interfaces get one more.
 fn parts(cores: &[CpuSet], count: usize, shared: bool) -> Vec<CpuSet> {
     if shared || count > cores.len() {
         return vec![union(cores); count];

@@ -7,21 +7,21 @@ use crate::sysroot::{ReadError, Sysroot, short};
 
 const PATH: &str = "/proc/net/dev";
 
-/// `/proc/net/dev` at one moment: the interfaces of this network namespace.
+/// Content of `/proc/net/dev` at one moment: the interfaces of this network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NetDev {
-    /// Name and counters, in the file's order.
+    /// Names and counters, in the file's order.
     pub interfaces: Vec<(String, NetDevCounters)>,
 }
 
-/// Counters of one interface since it was made.
+/// Counters of one interface since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NetDevCounters {
     pub rx_bytes: u64,
     pub rx_packets: u64,
-    /// Packets received that were damaged.
+    /// Received packets that were damaged.
     pub rx_errors: u64,
-    /// Packets received and thrown away by the kernel.
+    /// Received packets that the kernel dropped.
     pub rx_dropped: u64,
     /// Packets that the interface itself had no room for.
     pub rx_fifo: u64,
@@ -29,7 +29,7 @@ pub struct NetDevCounters {
     pub tx_packets: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
-    /// Packets thrown away before they were sent.
+    /// Packets dropped before they were sent.
     pub tx_dropped: u64,
 }
 
@@ -42,16 +42,16 @@ impl NetDev {
         Self::parse(&root.read(PATH)?).map_err(|error| root.content(PATH, error.to_string()))
     }
 
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// [`CountersError`] with the line: no colon, a word that is no number, too few of them.
+    /// [`CountersError`] with the line: no colon, a word that is not a number, or too few numbers.
     pub fn parse(text: &str) -> Result<Self, CountersError> {
         let mut interfaces = Vec::new();
         // Two lines of headings come first.
         for (at, text) in text.lines().enumerate().skip(2) {
             let line = at + 1;
-            // Names may hold colons; numbers do not.
+            // Names may contain colons; numbers don't.
             let Some((name, counters)) = text.rsplit_once(':') else {
                 return Err(CountersError::new(line, format!("`{}` has no colon", short(text))));
             };
@@ -75,7 +75,7 @@ impl NetDev {
         Ok(Self { interfaces })
     }
 
-    /// The counters of the interface with exactly this name.
+    /// Returns the counters of the interface with exactly this name.
     pub fn interface(&self, name: &str) -> Option<&NetDevCounters> {
         self.interfaces.iter().find(|(other, _)| other == name).map(|(_, counters)| counters)
     }

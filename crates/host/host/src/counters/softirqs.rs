@@ -1,4 +1,4 @@
-//! `/proc/softirqs`: how often deferred work ran on each CPU.
+//! `/proc/softirqs`: runs of deferred work on each CPU.
 
 use serde::Serialize;
 
@@ -8,12 +8,12 @@ use crate::sysroot::{ReadError, Sysroot, short};
 
 const PATH: &str = "/proc/softirqs";
 
-/// `/proc/softirqs` at one moment.
+/// Content of `/proc/softirqs` at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Softirqs {
-    /// The CPU of each column: all possible ones, online or not.
+    /// CPU of each column: all possible CPUs, online or not.
     pub cpus: Vec<u32>,
-    /// Name (`NET_RX`, `NET_TX`, `TIMER` …) and one count per CPU, in the file's order.
+    /// Names (`NET_RX`, `NET_TX`, `TIMER` …) with one count per CPU, in the file's order.
     pub rows: Vec<(String, Vec<u64>)>,
 }
 
@@ -26,11 +26,11 @@ impl Softirqs {
         Self::parse(&root.read(PATH)?).map_err(|error| root.content(PATH, error.to_string()))
     }
 
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// [`CountersError`] with the line: a heading that names no CPUs, a row with another number of
-    /// counts than there are CPUs.
+    /// [`CountersError`] with the line: a heading that names no CPUs, or a row whose number of counts is not that of
+    /// CPUs.
     pub fn parse(text: &str) -> Result<Self, CountersError> {
         let mut lines = text.lines();
         let cpus = heading_cpus(lines.next().unwrap_or_default())
@@ -53,7 +53,7 @@ impl Softirqs {
         Ok(Self { cpus, rows })
     }
 
-    /// The counts of one kind, such as `NET_RX`: one per entry of [`Self::cpus`].
+    /// Returns the counts of one kind, such as `NET_RX`: one per entry of [`Self::cpus`].
     pub fn row(&self, name: &str) -> Option<&[u64]> {
         self.rows.iter().find(|(row, _)| row == name).map(|(_, counts)| counts.as_slice())
     }

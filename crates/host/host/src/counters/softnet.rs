@@ -1,4 +1,4 @@
-//! `/proc/net/softnet_stat`: what each CPU's backlog did.
+//! `/proc/net/softnet_stat`: the backlog of each CPU.
 
 use serde::Serialize;
 
@@ -7,26 +7,26 @@ use crate::sysroot::{ReadError, Sysroot};
 
 const PATH: &str = "/proc/net/softnet_stat";
 
-/// `/proc/net/softnet_stat` at one moment: a row per CPU that is online.
+/// Content of `/proc/net/softnet_stat` at one moment: a row per online CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Softnet {
-    /// In the file's order.
+    /// Rows in the file's order.
     pub rows: Vec<SoftnetCpu>,
 }
 
 /// One CPU's row. Counters are 32 bits wide in the kernel and wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SoftnetCpu {
-    /// Which CPU. `None` on kernels that do not write it: the line number does not tell it either.
+    /// CPU number; `None` on kernels that don't write it. The line number does not give the CPU either.
     pub cpu: Option<u32>,
     pub processed: u64,
-    /// Packets thrown away because the backlog was full (`net.core.netdev_max_backlog`).
+    /// Packets dropped because the backlog was full (`net.core.netdev_max_backlog`).
     pub dropped: u64,
-    /// How often the budget ended before the packets did (`net.core.netdev_budget`).
+    /// Times that the budget ran out before the packets did (`net.core.netdev_budget`).
     pub time_squeeze: u64,
-    /// How often another CPU asked this one to handle packets (RPS).
+    /// Times that another CPU asked this one to handle packets (RPS).
     pub received_rps: u64,
-    /// Packets thrown away to protect other flows.
+    /// Packets dropped to protect other flows.
     pub flow_limit: u64,
     /// Packets that wait now.
     pub backlog_len: u64,
@@ -41,10 +41,10 @@ impl Softnet {
         Self::parse(&root.read(PATH)?).map_err(|error| root.content(PATH, error.to_string()))
     }
 
-    /// Reads the text of the file; columns that a kernel does not have count as zero.
+    /// Parses the text of the file; columns that a kernel lacks count as zero.
     ///
     /// # Errors
-    /// [`CountersError`] with the line: a word that is no hexadecimal number, or too few of them.
+    /// [`CountersError`] with the line: a word that is not a hexadecimal number, or too few numbers.
     pub fn parse(text: &str) -> Result<Self, CountersError> {
         let mut rows = Vec::new();
         for (line, text) in text.lines().enumerate().map(|(at, text)| (at + 1, text)) {

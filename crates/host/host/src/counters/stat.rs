@@ -1,4 +1,4 @@
-//! `/proc/stat`: where the time of each CPU went.
+//! `/proc/stat`: use of each CPU's time.
 
 use serde::Serialize;
 
@@ -7,35 +7,35 @@ use crate::sysroot::{ReadError, Sysroot};
 
 const PATH: &str = "/proc/stat";
 
-/// Clock ticks (100 per second on every Linux that people run) since boot.
+/// Clock ticks since boot (100 per second on every common Linux).
 ///
-/// Unless the kernel accounts interrupts exactly, it samples `irq` and `softirq` at ticks:
-/// differences over less than a second say little.
+/// Unless the kernel accounts interrupts exactly, it samples `irq` and `softirq` at ticks, so differences over less
+/// than a second are inaccurate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CpuTicks {
     pub user: u64,
-    /// Programs with lowered priority.
+    /// Time of programs with lowered priority.
     pub nice: u64,
-    /// The kernel on behalf of programs.
+    /// Time of the kernel on behalf of programs.
     pub system: u64,
     pub idle: u64,
-    /// Idle while a program that ran here waits for a disk.
+    /// Idle time while a program that ran here waits for a disk.
     pub iowait: u64,
     pub irq: u64,
     /// Deferred work of interrupts: for network traffic, most of the receive path.
     pub softirq: u64,
-    /// Ready to run, but the hypervisor ran something else.
+    /// Time that the CPU was ready to run, but the hypervisor ran something else.
     pub steal: u64,
 }
 
-/// `/proc/stat` at one moment.
+/// Content of `/proc/stat` at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stat {
     pub all: CpuTicks,
-    /// The CPUs that are online, in the file's order.
+    /// Online CPUs, in the file's order.
     pub cpus: Vec<(u32, CpuTicks)>,
     pub context_switches: u64,
-    /// Seconds since 1970 at which the machine started.
+    /// Start of the machine, in seconds since 1970.
     pub boot_unix_s: u64,
 }
 
@@ -47,7 +47,7 @@ impl CpuTicks {
             .fold(0, u64::saturating_add)
     }
 
-    /// Ticks from `earlier` to this; a counter that went backwards, as `iowait` may, counts as still.
+    /// Returns the ticks since `earlier`. A counter that went backwards, as `iowait` may, counts as unchanged.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             user: self.user.saturating_sub(earlier.user),
@@ -71,10 +71,10 @@ impl Stat {
         Self::parse(&root.read(PATH)?).map_err(|error| root.content(PATH, error.to_string()))
     }
 
-    /// Reads the text of the file; lines of other kinds are left out.
+    /// Parses the text of the file; lines of other kinds are ignored.
     ///
     /// # Errors
-    /// [`CountersError`] with the line: a word that is no number, or no line of CPU time at all.
+    /// [`CountersError`] with the line: a word that is not a number, or no line of CPU time at all.
     pub fn parse(text: &str) -> Result<Self, CountersError> {
         let mut stat = Self::default();
         let mut has_cpu = false;
@@ -104,13 +104,13 @@ impl Stat {
         }
     }
 
-    /// The ticks of one CPU; `None` while it is offline.
+    /// Returns the ticks of one CPU; `None` while it is offline.
     pub fn cpu(&self, cpu: u32) -> Option<&CpuTicks> {
         self.cpus.iter().find(|(number, _)| *number == cpu).map(|(_, ticks)| ticks)
     }
 }
 
-/// Kernels add columns at the end; old ones have fewer.
+/// Reads the known columns. Newer kernels add columns at the end; columns that an old kernel lacks count as zero.
 fn ticks(columns: &[u64]) -> CpuTicks {
     let at = |index: usize| columns.get(index).copied().unwrap_or(0);
     CpuTicks {

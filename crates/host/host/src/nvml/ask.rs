@@ -1,4 +1,4 @@
-//! Asks the library itself.
+//! Queries the library itself.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,43 +8,43 @@ use polyrail_nvml::{Device, LIBRARY, Nvml, NvmlError};
 
 use super::{GpuFacts, NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
 
-/// Why the library told nothing at all. On most machines that is normal.
+/// Reason why the library gave no answer at all. On most machines that is normal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("NVML tells nothing: {reason}")]
 pub struct NvmlAbsent {
     reason: String,
 }
 
-/// Without the persistence daemon the driver wakes each GPU first, which takes seconds.
+/// Longest wait for the library. Without the persistence daemon the driver first wakes each GPU, which takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than any GPU has; the library refuses numbers beyond a GPU's last.
+/// Most NVLinks to ask for, more than any GPU has. The library refuses numbers beyond a GPU's last link.
 const MOST_LINKS: u32 = 64;
 
-/// What the library refused to tell so far.
+/// Queries that the library has refused so far.
 #[derive(Default)]
 struct Asking {
     refusals: Vec<String>,
 }
 
 impl NvmlReport {
-    /// Asks the running machine's library about everything. Takes milliseconds, or seconds where it
-    /// must wake GPUs first; gives up after 30 s.
+    /// Queries everything from the running machine's library. Takes milliseconds, or seconds if the library must wake
+    /// GPUs first; gives up after 30 s.
     ///
     /// # Errors
-    /// [`NvmlAbsent`] if there is no such library or no driver, or if it does not answer. If it
-    /// refuses a single question, that value is `None`, and [`NvmlReport::refusals`] says why.
+    /// [`NvmlAbsent`] if there is no such library or no driver, or if the library does not answer. If the library
+    /// refuses a single query, that value is `None`, and [`NvmlReport::refusals`] has the reason.
     pub fn ask() -> Result<Self, NvmlAbsent> {
         ask_within(LIBRARY, PATIENCE)
     }
 }
 
-/// A GPU that has fallen off its bus can block the library for ever, so a thread of its own asks,
-/// which is then abandoned.
+/// Queries the library on a separate thread, and abandons the thread when the time is up: a GPU that has fallen off its
+/// bus can block the library without end.
 fn ask_within(library: &'static str, patience: Duration) -> Result<NvmlReport, NvmlAbsent> {
     let absent = |reason: String| NvmlAbsent { reason };
     let (sender, receiver) = mpsc::channel();
     let asking = move || {
-        // Nobody listens any more if it took too long.
+        // The receiver is gone if this took too long.
         let _ = sender.send(ask_library(library));
     };
     let spawned = thread::Builder::new().name("pr-nvml".to_owned()).spawn(asking);
@@ -97,7 +97,7 @@ fn ask_library(library: &str) -> Result<NvmlReport, NvmlError> {
 }
 
 impl Asking {
-    /// The value, or a note of why there is none.
+    /// Returns the value, or records why there is none.
     fn said<T>(&mut self, what: &str, answer: Result<T, NvmlError>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),
@@ -130,14 +130,14 @@ impl Asking {
         }
     }
 
-    /// `None` if the library does not even describe the first one.
+    /// Returns the NVLinks; `None` if the library refuses even the first one.
     fn nvlinks(&mut self, index: u32, device: &Device<'_>) -> Option<Vec<NvLink>> {
         let mut links = Vec::new();
         for number in 0..MOST_LINKS {
             let what = format!("GPU {index}: NVLink {number}");
             let is_active = match device.nvlink_is_active(number) {
                 Ok(is_active) => Some(is_active),
-                // No more links. Some GPUs without any link answer this, too.
+                // No more links. Some GPUs without any link also return this error.
                 Err(error) if number > 0 && error.is_no_such_thing() => break,
                 Err(error) if number > 0 => self.said(&what, Err(error)),
                 refused => Some(self.said(&what, refused)?),

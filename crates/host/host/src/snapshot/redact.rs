@@ -1,15 +1,15 @@
-//! Takes out of files what tells one machine or user from another, and leaves what checks need.
+//! Removes details from files that identify a machine or user, and keeps those that checks need.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-/// The configuration space up to here holds no serial number; what is behind needs root anyway.
+/// Bytes of the configuration space to keep. They hold no serial number; reading beyond them needs root anyway.
 const PCI_CONFIG_BYTES: usize = 256;
 
-/// Rows of `/proc/self/status` that tell what the process may do, not who it is.
+/// Rows of `/proc/self/status` to keep: they show the rights of the process, not its identity.
 const STATUS_ROWS: &[&str] = &["CapEff:", "Seccomp:", "Cpus_allowed_list:"];
 
-/// The content of the file at `path`, safe to give to others.
+/// Returns the content of the file at `path` in a form that is safe to give to others.
 pub(super) fn content(path: &str, content: Vec<u8>) -> Vec<u8> {
     let keep_lines = |keep: fn(&&str) -> bool| {
         let text = String::from_utf8_lossy(&content);
@@ -18,7 +18,7 @@ pub(super) fn content(path: &str, content: Vec<u8>) -> Vec<u8> {
     };
     match path.rsplit('/').next().unwrap_or_default() {
         "address" => b"00:00:00:00:00:00\n".to_vec(),
-        // Of the driver of NVIDIA, only the name of the model is known to be harmless.
+        // In the file of NVIDIA's driver, only the name of the model is known to be harmless.
         "information" => keep_lines(|line| line.starts_with("Model:")),
         "cpuinfo" => keep_lines(|line| !line.starts_with("Serial")),
         "config" => content[..content.len().min(PCI_CONFIG_BYTES)].to_vec(),
@@ -32,8 +32,8 @@ pub(super) fn content(path: &str, content: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// The table of routes with other addresses. It keeps which interface has which route, which routes
-/// are equal, and which are default routes. It leaves out lines of another form.
+/// Returns the table of routes with other addresses. The result keeps which interface has which route, which routes are
+/// equal, and which are default routes. Lines in another format are left out.
 fn routes(text: &str) -> String {
     let mut known: BTreeMap<String, u32> = BTreeMap::new();
     let mut lines = text.lines();
@@ -61,13 +61,13 @@ fn routes(text: &str) -> String {
     redacted
 }
 
-/// The subnet of this number, from the range reserved for benchmarks.
+/// Returns the subnet of this number, from the range reserved for benchmarks.
 fn subnet(number: u32) -> String {
     let [.., high, low] = number.min(0xfffe).to_be_bytes();
     in_kernel_order(Ipv4Addr::new(198, 18 + high / 128, high % 128 * 2 + low / 128, low % 128 * 2))
 }
 
-/// As the kernel prints addresses: the bytes as they lie in memory, as one number of this machine.
+/// Formats an address like the kernel: the bytes in memory order, as one number of this machine.
 fn in_kernel_order(address: Ipv4Addr) -> String {
     format!("{:08X}", u32::from_ne_bytes(address.octets()))
 }

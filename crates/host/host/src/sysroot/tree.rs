@@ -1,5 +1,5 @@
-//! The files of an archive, held in memory: writing ten thousand files to a disk takes longer than
-//! reading everything from memory.
+//! Files of an archive, held in memory: writing ten thousand files to a disk takes longer than reading everything from
+//! memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +10,11 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// Folders, files and links, as they were in an archive. Links lead where they would on a disk, but
-/// never out of the tree.
+/// Folders, files and links of an archive. Links lead to the same places as on a disk, but never out of the tree.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     top: Folder,
-    /// A copy on a disk, for callers that need one, or why it could not be made.
+    /// A copy on a disk, for callers that need one, or the reason why it could not be made.
     on_disk: OnceLock<Result<TempDir, String>>,
 }
 
@@ -28,7 +27,7 @@ enum Node {
     Link(PathBuf),
 }
 
-/// Something that was found, and where it is without any link.
+/// A node that was found, and its path without any link.
 struct Found<'a> {
     node: Spot<'a>,
     path: PathBuf,
@@ -40,16 +39,17 @@ enum Spot<'a> {
     File(&'a [u8]),
 }
 
-/// As the kernel has it.
+/// Most links in one path, as in the kernel.
 const LINKS_LIMIT: usize = 40;
-/// The limit for all files together. The largest machines need some ten MiB.
+/// Most bytes for all files together. The largest machines need some ten MiB.
 const BYTES_LIMIT: u64 = 1 << 30;
 
 impl Tree {
-    /// Reads an archive. Its top is where `sys` is: in its only folder with one, or beside all else.
+    /// Reads an archive. The top of the tree is the folder that holds `sys`: the archive's root, or the first such
+    /// folder in it.
     ///
     /// # Errors
-    /// It is no archive, names a file below a link, is too large, or has no such folder.
+    /// If it is not an archive, has a file below a link or a file, is larger than 1 GiB, or has no such folder.
     pub(crate) fn read(archive: impl Read) -> io::Result<Self> {
         let mut all = Folder::new();
         let mut bytes = 0;
@@ -57,7 +57,7 @@ impl Tree {
             let mut entry = entry.map_err(unreadable)?;
             let kind = entry.header().entry_type();
             let path = entry.path().map_err(unreadable)?.into_owned();
-            // Our own archives never hold a link that leads out.
+            // Skip paths that lead up or are not text. Our own archives have none.
             let Some(names) = names_of(&path) else { continue };
             let node = if kind.is_dir() {
                 Node::Folder(Folder::new())
@@ -89,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// The content of a file.
+    /// Returns the content of a file.
     pub(crate) fn content(&self, path: &Path) -> io::Result<&[u8]> {
         match self.find(path)?.node {
             Spot::File(content) => Ok(content),
@@ -97,7 +97,7 @@ impl Tree {
         }
     }
 
-    /// The names in a folder.
+    /// Returns the names in a folder.
     pub(crate) fn names(&self, path: &Path) -> io::Result<impl Iterator<Item = &String>> {
         match self.find(path)?.node {
             Spot::Folder(folder) => Ok(folder.keys()),
@@ -105,17 +105,17 @@ impl Tree {
         }
     }
 
-    /// Whether there is something, and whether it is a folder.
+    /// Returns whether the path is a folder; `None` if it does not exist.
     pub(crate) fn is_folder(&self, path: &Path) -> Option<bool> {
         self.find(path).ok().map(|found| matches!(found.node, Spot::Folder(_)))
     }
 
-    /// Where a path leads after following all links.
+    /// Returns where a path leads after following all links.
     pub(crate) fn resolve(&self, path: &Path) -> Option<PathBuf> {
         Some(Path::new("/").join(self.find(path).ok()?.path))
     }
 
-    /// What a link says; `None` if it is none.
+    /// Returns the target of a link; `None` if it is not a link.
     pub(crate) fn link(&self, path: &Path) -> Option<&Path> {
         let Found { node: Spot::Folder(folder), .. } = self.find(path.parent()?).ok()? else {
             return None;
@@ -126,8 +126,7 @@ impl Tree {
         }
     }
 
-    /// A folder on the disk with all of it, made when it is asked for the first time. It goes away
-    /// with the tree.
+    /// Returns a folder on the disk with the whole tree. The first call makes it; dropping the tree removes it.
     pub(crate) fn on_disk(&self) -> io::Result<&Path> {
         let made = self.on_disk.get_or_init(|| {
             let folder = new_folder().map_err(|error| error.to_string())?;
@@ -139,7 +138,7 @@ impl Tree {
 
     fn find(&self, path: impl AsRef<Path>) -> io::Result<Found<'_>> {
         let absent = || io::Error::from(io::ErrorKind::NotFound);
-        // What is still to be walked, the next component last.
+        // The components still to walk, the next one last.
         let mut ahead: Vec<String> = names_of(path.as_ref()).ok_or_else(absent)?;
         ahead.reverse();
         let mut above = vec![&self.top];
@@ -164,7 +163,7 @@ impl Tree {
                 Node::File(_) => return Err(io::ErrorKind::NotADirectory.into()),
                 Node::Link(target) => {
                     links += 1;
-                    // A link to the host's own files leads nowhere here.
+                    // Absolute links lead to the host's own files, which are not here.
                     if links > LINKS_LIMIT || target.is_absolute() {
                         return Err(absent());
                     }
@@ -185,7 +184,7 @@ impl Tree {
     }
 }
 
-/// In memory where there is room: some disks take seconds for ten thousand files.
+/// Makes a temporary folder, in memory if there is room: some disks take seconds for ten thousand files.
 pub(crate) fn new_folder() -> io::Result<TempDir> {
     const MEMORY: &str = "/dev/shm";
     const ROOM_BYTES: u64 = 256 << 20;
@@ -214,9 +213,8 @@ fn write(folder: &Folder, path: &Path, depth: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a link stays inside the tree, as every kernel link does: it goes up only at its
-/// beginning, and no further than the top. A link that leaves the tree would lead readers to this
-/// machine's files.
+/// Whether a link stays inside the tree, as every kernel link does: it goes up only at its beginning, and no further
+/// than the top. A link that leaves the tree would lead readers to this machine's files.
 fn stays_inside(target: &Path, depth: usize) -> bool {
     let is_up = |part: &Component<'_>| *part == Component::ParentDir;
     let ups = target.components().take_while(is_up).count();
@@ -224,7 +222,7 @@ fn stays_inside(target: &Path, depth: usize) -> bool {
     ups <= depth && target.components().skip(ups).all(is_name)
 }
 
-/// The names on the way; `None` if it leads up, or is no text.
+/// Returns the names in a path; `None` if it leads up, or is not text.
 fn names_of(path: &Path) -> Option<Vec<String>> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -237,7 +235,7 @@ fn names_of(path: &Path) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Puts a node at its place, with the folders above it. What comes later counts, as on a disk.
+/// Puts a node at its path, and adds the folders above it. A later entry replaces an earlier one, as on a disk.
 fn insert(top: &mut Folder, names: &[String], node: Node) -> io::Result<()> {
     let Some((name, above)) = names.split_last() else { return Ok(()) };
     let mut folder = top;
@@ -257,7 +255,7 @@ fn insert(top: &mut Folder, names: &[String], node: Node) -> io::Result<()> {
     Ok(())
 }
 
-/// The reader of archives quotes what it can't read, and that may be any file of this host.
+/// Replaces errors of the archive reader, which quotes content that it can't parse: that may be any file of this host.
 fn unreadable(error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() { error } else { invalid("it is not a whole tar archive") }
 }

@@ -1,4 +1,4 @@
-//! CPUs, which of them share a core, and which share a cache.
+//! CPUs, and the cores and caches that they share.
 
 use std::collections::HashSet;
 
@@ -14,22 +14,22 @@ const FOLDER: &str = "/sys/devices/system/cpu";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
     pub online: CpuSet,
-    /// Could be switched on without a restart.
+    /// CPUs that could be switched on without a restart.
     pub possible: CpuSet,
-    /// Switched off. A container may see fewer CPUs than are switched on.
+    /// CPUs that are switched off. A container may see fewer CPUs than are switched on.
     #[serde(skip)]
     pub offline: CpuSet,
-    /// Kept free of ordinary threads by the boot option `isolcpus`.
+    /// CPUs kept free of ordinary threads by the boot option `isolcpus`.
     pub isolated: CpuSet,
-    /// Each CPU that is online, in ascending order.
+    /// Each online CPU, in ascending order.
     pub list: Vec<Cpu>,
     /// Every cache once, by level and first CPU; empty on machines that hide them.
     pub caches: Vec<Cache>,
-    /// Such as `GenuineIntel`, from `/proc/cpuinfo`.
+    /// Vendor, such as `GenuineIntel`, from `/proc/cpuinfo`.
     pub vendor: Option<String>,
-    /// The family and model numbers of `/proc/cpuinfo`; x86 only.
+    /// Family and model numbers of `/proc/cpuinfo`; x86 only.
     pub family_model: Option<(u32, u32)>,
-    /// Such as `Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz`.
+    /// Model name, such as `Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz`.
     pub model_name: Option<String>,
 }
 
@@ -38,13 +38,13 @@ pub struct Cpus {
 pub struct Cpu {
     pub id: u32,
     pub package: Option<i32>,
-    /// The core's number within its socket.
+    /// Number of the core within its socket.
     pub core: Option<i32>,
-    /// The CPUs of the same core, itself among them, as far as they are online.
+    /// Online CPUs of the same core, including this one.
     pub siblings: CpuSet,
 }
 
-/// What a cache holds.
+/// Content of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheKind {
@@ -56,12 +56,12 @@ pub enum CacheKind {
 /// A cache and the CPUs that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cache {
-    /// 1 to 4.
+    /// Level, 1 to 4.
     pub level: u8,
     pub kind: CacheKind,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size_bytes: Option<u64>,
-    /// The CPUs that share it.
+    /// CPUs that share the cache.
     pub cpus: CpuSet,
 }
 
@@ -93,28 +93,26 @@ impl Cpus {
         Ok(cpus)
     }
 
-    /// The CPUs that are online; all that have a folder or a row in `/proc/stat`, if the list of them
-    /// is damaged.
+    /// Returns the online CPUs. If their list is damaged, returns all CPUs that have a folder or a row in `/proc/stat`.
     ///
     /// # Errors
-    /// [`ReadError`] of the list, if there are neither.
+    /// [`ReadError`] of the list, if there are no folders and no rows either.
     pub fn read_online(root: &Sysroot) -> Result<CpuSet, ReadError> {
         online(&Values::of(root))
     }
 
-    /// The CPU of this number, if it is online.
+    /// Returns the CPU of this number, if it is online.
     pub fn get(&self, id: u32) -> Option<&Cpu> {
         let at = self.list.binary_search_by_key(&id, |cpu| cpu.id).ok()?;
         Some(&self.list[at])
     }
 
-    /// The CPUs of the same core as this one, itself among them.
+    /// Returns the CPUs of the same core as this one, including this one.
     pub fn siblings(&self, id: u32) -> CpuSet {
         self.get(id).map_or_else(CpuSet::new, |cpu| cpu.siblings.clone())
     }
 
-    /// The whole cores of `set`: each as the CPUs of it that are in the set, in the order of their
-    /// first CPU.
+    /// Groups the online CPUs of `set` by core, in the order of each core's first CPU.
     pub fn cores(&self, set: &CpuSet) -> Vec<CpuSet> {
         let mut seen = CpuSet::new();
         let mut cores = Vec::new();
@@ -129,8 +127,8 @@ impl Cpus {
         cores
     }
 
-    /// `c, c+104` if every core's threads have the same distance; `None` with one thread per core
-    /// or without such a rule.
+    /// Returns `c, c+104` if the threads of every core have the same distance; `None` with one thread per core or
+    /// without such a rule.
     pub fn sibling_rule(&self) -> Option<String> {
         let offsets = |cpu: &Cpu| -> Option<Vec<u32>> {
             let first = cpu.siblings.first()?;
@@ -146,7 +144,7 @@ impl Cpus {
 
     fn read_cpuinfo(&mut self, values: &Values<'_>) {
         let Some(text) = values.text("/proc/cpuinfo") else { return };
-        // The first block is enough: sockets of different kinds do not exist.
+        // The first block is enough: machines with different kinds of socket do not exist.
         let first = text.split("\n\n").next().unwrap_or_default();
         let field = |name: &str| {
             let mut pairs = first.lines().filter_map(|line| line.split_once(':'));
@@ -162,10 +160,10 @@ impl Cpus {
 impl Cpu {
     fn read(values: &Values<'_>, id: u32, online: &CpuSet) -> Self {
         let file = |name: &str| format!("{FOLDER}/cpu{id}/topology/{name}");
-        // `core_cpus_list` is the name since 5.2; the older one is still there.
+        // `core_cpus_list` is the name since 5.2; the older name still exists.
         let siblings = values.cpus(file("thread_siblings_list"));
         let siblings = siblings.or_else(|| values.cpus(file("core_cpus_list")));
-        // A container may see fewer CPUs than the files of each one name.
+        // A container may see fewer CPUs than these files list.
         let mut siblings = siblings.unwrap_or_default().intersection(online);
         // If a machine hides its cores, assume one CPU per core.
         siblings.insert(id);
@@ -207,7 +205,7 @@ fn online(values: &Values<'_>) -> Result<CpuSet, ReadError> {
     }
 }
 
-/// The CPUs that the calling thread may use, from `/proc/thread-self/status`.
+/// Returns the CPUs that the calling thread may use, from `/proc/thread-self/status`.
 pub(super) fn read_allowed(values: &Values<'_>) -> Option<CpuSet> {
     let path = "/proc/thread-self/status";
     let text = values.text(path)?;
@@ -220,7 +218,7 @@ pub(super) fn read_allowed(values: &Values<'_>) -> Option<CpuSet> {
 
 fn read_caches(values: &Values<'_>, online: &CpuSet) -> Vec<Cache> {
     let mut caches: Vec<Cache> = Vec::new();
-    // Read each cache at the first CPU that has it: one read for a socket, not a hundred.
+    // Read each cache at the first CPU that has it: one read for a socket instead of a hundred.
     let mut known: HashSet<(String, u32)> = HashSet::new();
     for cpu in online.iter() {
         let folder = format!("{FOLDER}/cpu{cpu}/cache");
@@ -253,7 +251,7 @@ fn read_cache(values: &Values<'_>, folder: &str, cpu: u32) -> Option<Cache> {
     Some(Cache { level, kind, size_bytes: size.and_then(|size| parse_size(&size)), cpus })
 }
 
-/// `48K` and `105M` as the kernel writes them: 1024 to a K.
+/// Parses `48K` and `105M` as the kernel writes them, with 1024 to a K.
 fn parse_size(text: &str) -> Option<u64> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits_end);

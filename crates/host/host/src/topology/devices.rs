@@ -1,4 +1,4 @@
-//! Where devices sit on the PCI bus, and the GPUs among them.
+//! Location of devices on the PCI bus, and the GPUs among them.
 
 use std::path::Path;
 
@@ -11,78 +11,78 @@ use crate::values::Values;
 
 const FOLDER: &str = "/sys/bus/pci/devices";
 
-/// Vendors whose display controllers can compute. The others' are consoles of servers.
+/// Vendors whose display controllers can compute. Those of other vendors are consoles of servers.
 const GPU_VENDORS: &[u16] = &[NVIDIA, 0x1002, 0x8086];
 const NVIDIA: u16 = 0x10de;
 
-/// A device's place on the PCI bus.
+/// Location of a device on the PCI bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PciFunction {
     pub address: PciAddress,
-    /// The host bridge that it hangs on, as the kernel names it: `pci0000:07`.
+    /// Host bridge above the device, as the kernel names it: `pci0000:07`.
     pub host_bridge: String,
-    /// The bridges between host bridge and device, the outermost first.
+    /// Bridges between host bridge and device, the outermost first.
     pub bridges: Vec<PciBridge>,
-    /// The class, such as 0x030200 for a 3D controller.
+    /// PCI class, such as 0x030200 for a 3D controller.
     pub class: Option<u32>,
-    /// The vendor, such as 0x10de.
+    /// Vendor number, such as 0x10de.
     pub vendor: Option<u16>,
-    /// The device number of the vendor.
+    /// Device number of the vendor.
     pub device: Option<u16>,
-    /// What the link runs at; `None` where a virtual machine hides it.
+    /// Speed and width of the link; `None` if a virtual machine hides them.
     pub link: Option<PciLink>,
-    /// The CPUs that the kernel calls local: all of them if the node is unknown.
+    /// CPUs that the kernel calls local: all of them if the node is unknown.
     pub local_cpus: CpuSet,
 }
 
-/// A bridge on the way to a device.
+/// A bridge on the path to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PciBridge {
     pub address: PciAddress,
-    /// What its link runs at.
+    /// Speed and width of its link.
     pub link: Option<PciLink>,
 }
 
 /// Speed and width of a PCI link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PciLink {
-    /// As the kernel writes it: `16.0 GT/s PCIe`.
+    /// Current speed as the kernel writes it: `16.0 GT/s PCIe`.
     pub speed: String,
-    /// Lanes.
+    /// Current lanes.
     pub width: u32,
-    /// The speed that the device could run at.
+    /// Highest speed that the device supports.
     pub max_speed: Option<String>,
-    /// The lanes that the device could use.
+    /// Most lanes that the device supports.
     pub max_width: Option<u32>,
 }
 
 /// A GPU or another accelerator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// Its number in the order of PCI addresses.
+    /// Number in the order of PCI addresses.
     pub index: usize,
     pub pci: PciFunction,
-    /// The NUMA node; `None` if the machine does not tell.
+    /// NUMA node; `None` if the machine does not report it.
     pub node: Option<u32>,
-    /// The kernel driver; `None` without one.
+    /// Kernel driver; `None` without one.
     pub driver: Option<String>,
-    /// What the driver calls it, such as `NVIDIA H100 80GB HBM3`.
+    /// Driver's name for the model, such as `NVIDIA H100 80GB HBM3`.
     pub model: Option<String>,
-    /// What NVML tells; `None` if it was not asked or does not know this GPU.
+    /// NVML's answers; `None` if NVML was not queried or does not know this GPU.
     pub details: Option<GpuDetails>,
 }
 
 impl PciFunction {
-    /// The switches on the way to the device, the nearest first, each by its upstream port.
+    /// Returns the switches on the path to the device, the nearest first, each by its upstream port.
     ///
-    /// A switch is two bridges in a row, its upstream and one of its downstream ports; a single
-    /// bridge below the host bridge is a root port. NCCL counts the same way.
+    /// A switch is two bridges in a row, its upstream and one of its downstream ports. A single bridge below the host
+    /// bridge is a root port. NCCL counts the same way.
     pub fn switches(&self) -> Vec<PciAddress> {
         self.bridges.iter().rev().skip(1).step_by(2).map(|bridge| bridge.address).collect()
     }
 
-    /// Reads the function that the device at `path` is, or belongs to: the device of a virtio
-    /// interface is a child of it. `None` if it is not on a PCI bus.
+    /// Reads the function of the device at `path`, or the function that it belongs to: the device of a virtio interface
+    /// is a child of a function. Also returns the function's folder. `None` if the device is not on a PCI bus.
     pub(super) fn read(values: &Values<'_>, path: &Path) -> Option<(Self, String)> {
         let resolved = values.root().resolve(path)?;
         let (host_bridge, chain, folder) = parts(resolved.to_str()?)?;
@@ -121,13 +121,13 @@ impl PciFunction {
 }
 
 impl Gpu {
-    /// Whether it is of the vendor whose library NVML is.
+    /// Whether the vendor is NVIDIA, whose library NVML is.
     pub fn is_nvidia(&self) -> bool {
         self.pci.vendor == Some(NVIDIA)
     }
 }
 
-/// Every GPU, in the order of PCI addresses.
+/// Returns every GPU, in the order of PCI addresses.
 pub(super) fn read_gpus(values: &Values<'_>) -> Vec<Gpu> {
     let mut gpus = Vec::new();
     for name in values.names(FOLDER) {
@@ -152,7 +152,7 @@ pub(super) fn read_gpus(values: &Values<'_>) -> Vec<Gpu> {
     gpus
 }
 
-/// The node in a device's folder; −1 and a missing file are both unknown.
+/// Returns the node in a device's folder; −1 and a missing file both mean unknown.
 pub(super) fn read_node(values: &Values<'_>, folder: &str) -> Option<u32> {
     let node: i32 = values.parsed(format!("{folder}/numa_node"))?;
     node.try_into().ok()
@@ -170,7 +170,7 @@ fn read_model(values: &Values<'_>, pci: &PciFunction) -> Option<String> {
 fn read_link(values: &Values<'_>, folder: &str) -> Option<PciLink> {
     let text = |name: &str| values.text(format!("{folder}/{name}"));
     let (speed, width) = (text("current_link_speed")?, text("current_link_width")?);
-    // Devices without a link of their own, like those of virtual machines, say `Unknown` and 0.
+    // Devices without their own link, such as those of virtual machines, report `Unknown` and 0.
     let width = width.parse().ok().filter(|width| *width > 0)?;
     Some(PciLink {
         speed,
@@ -183,7 +183,7 @@ fn read_link(values: &Values<'_>, folder: &str) -> Option<PciLink> {
 /// An address and its folder.
 type Step = (PciAddress, String);
 
-/// Host bridge, functions on the way with their folders, and the folder of the last.
+/// Returns the host bridge, the functions on the path with their folders, and the folder of the last one.
 fn parts(path: &str) -> Option<(String, Vec<Step>, String)> {
     let mut host_bridge = None;
     let mut chain: Vec<Step> = Vec::new();
@@ -193,7 +193,7 @@ fn parts(path: &str) -> Option<(String, Vec<Step>, String)> {
         let address: Option<PciAddress> = part.parse().ok();
         match address {
             Some(address) if host_bridge.is_some() => chain.push((address, folder.clone())),
-            // Behind a controller such as Intel's VMD there is a bus of its own.
+            // A controller such as Intel's VMD has its own bus behind it.
             _ if part.starts_with("pci") && part.contains(':') => {
                 host_bridge = Some(part.to_owned());
                 chain.clear();

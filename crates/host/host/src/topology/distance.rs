@@ -1,4 +1,4 @@
-//! How far devices are apart, in NCCL's words, and which interface serves a GPU best.
+//! Distances between devices, in NCCL's words, and the interface that serves each GPU best.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::{Gpu, Nic, PciFunction, Topology};
 
-/// What traffic between two devices has to cross, the nearest first.
+/// Hardware that traffic between two devices has to cross, the nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Distance {
-    /// Nothing: they are one device.
+    /// Nothing: both are the same device.
     Loc,
     /// One PCI switch.
     Pix,
@@ -27,15 +27,15 @@ pub enum Distance {
 /// The interface that serves a GPU best.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
-    /// [`Gpu::index`].
+    /// GPU by [`Gpu::index`].
     pub gpu: usize,
-    /// The interface; `None` if there is none that is up.
+    /// The interface; `None` if none is up.
     pub nic: Option<String>,
-    /// How far it is; `None` if the machine does not tell.
+    /// Distance to the GPU; `None` if the machine does not report it.
     pub distance: Option<Distance>,
-    /// What decided, in a phrase.
+    /// Reason for the choice, in a phrase.
     pub why: String,
-    /// The others, the best first.
+    /// The other interfaces, the best first.
     pub rivals: Vec<Rival>,
 }
 
@@ -43,15 +43,15 @@ pub struct Choice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rival {
     pub nic: String,
-    /// How far it is; `None` if the machine does not tell.
+    /// Distance to the GPU; `None` if the machine does not report it.
     pub distance: Option<Distance>,
-    /// Whether only names, or the choices of other GPUs, decided against it.
+    /// Whether the interface lost only by its name, or by the choices of other GPUs.
     pub is_equal: bool,
 }
 
 impl Distance {
-    /// The distance of two devices with their nodes; `None` if it depends on a node that the
-    /// machine does not tell.
+    /// Returns the distance of two devices with these nodes; `None` if it depends on a node that the machine does not
+    /// report.
     pub fn between(
         (a, node_a): (&PciFunction, Option<u32>),
         (b, node_b): (&PciFunction, Option<u32>),
@@ -61,7 +61,7 @@ impl Distance {
         }
         let (on_a, on_b) = (a.switches(), b.switches());
         match on_a.iter().position(|switch| on_b.contains(switch)) {
-            // The nearest switch of both.
+            // The nearest switch is the same for both.
             Some(0) if on_b.first() == on_a.first() => return Some(Self::Pix),
             Some(_) => return Some(Self::Pxb),
             None => {}
@@ -75,7 +75,7 @@ impl Distance {
         }
     }
 
-    /// The word of NCCL and `nvidia-smi topo`.
+    /// Returns the word of NCCL and `nvidia-smi topo`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Loc => "LOC",
@@ -87,7 +87,7 @@ impl Distance {
         }
     }
 
-    /// What the word means, in a phrase that follows "behind" or "across".
+    /// Returns the meaning of the word, as a phrase such as "across a host bridge".
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Loc => "the same device",
@@ -107,20 +107,19 @@ impl fmt::Display for Distance {
 }
 
 impl Topology {
-    /// The distance of a GPU and an interface; `None` if the machine does not tell.
+    /// Returns the distance of a GPU and an interface; `None` if the machine does not report it.
     pub fn distance(&self, gpu: &Gpu, nic: &Nic) -> Option<Distance> {
         Distance::between((&gpu.pci, gpu.node), (nic.pci.as_ref()?, nic.node))
     }
 
-    /// One row per GPU, one column per interface, in the order of [`Topology::gpus`] and
-    /// [`Topology::nics`].
+    /// Returns one row per GPU and one column per interface, in the order of [`Topology::gpus`] and [`Topology::nics`].
     pub fn matrix(&self) -> Vec<Vec<Option<Distance>>> {
         let row = |gpu| self.nics.iter().map(|nic| self.distance(gpu, nic)).collect();
         self.gpus.iter().map(row).collect()
     }
 
-    /// The best interface of each GPU, by distance, then speed, then how many GPUs have it already,
-    /// then name. Interfaces that are down are no candidates, and what is unknown comes last.
+    /// Returns the best interface of each GPU: by distance, then speed, then the number of GPUs that have it already,
+    /// then name. Interfaces that are down and representors are left out. Unknown distances and speeds come last.
     pub fn choices(&self) -> Vec<Choice> {
         let candidates: Vec<&Nic> =
             self.nics.iter().filter(|nic| nic.is_up() && !self.is_representor(&nic.name)).collect();

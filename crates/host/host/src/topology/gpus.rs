@@ -1,4 +1,4 @@
-//! What NVML adds to the GPUs of the PCI bus, and how GPUs reach each other.
+//! NVML's additions to the GPUs of the PCI bus, and the paths between GPUs.
 
 use std::fmt;
 
@@ -9,56 +9,56 @@ use crate::nvml::{GpuFacts, NvmlGpu, NvmlReport};
 use crate::pci::PciAddress;
 use crate::sysroot::{ReadError, Sysroot};
 
-/// What NVML tells about the machine as a whole.
+/// NVML's answers about the machine as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NvmlSystem {
-    /// Such as `570.86.15`.
+    /// Driver version, such as `570.86.15`.
     pub driver_version: Option<String>,
-    /// The newest CUDA that the driver can run, such as `12.8`.
+    /// Newest CUDA version that the driver can run, such as `12.8`.
     pub cuda_version: Option<String>,
-    /// The version of the library itself.
+    /// Version of the library itself.
     pub nvml_version: Option<String>,
-    /// The calls that failed, with the library's words.
+    /// Calls that failed, with the library's error text.
     pub refusals: Vec<String>,
 }
 
-/// What NVML tells about a GPU; `None` is unknown.
+/// NVML's answers about a GPU; `None` is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuDetails {
-    /// Its product, memory and link.
+    /// Product, memory and link.
     #[serde(flatten)]
     pub facts: GpuFacts,
-    /// How many NVLinks are up.
+    /// Number of NVLinks that are up.
     pub nvlinks_active: Option<u32>,
-    /// The GPUs that NVLinks lead to, directly or through switches; `None` if the links are unknown.
+    /// GPUs that NVLinks lead to, directly or through switches; `None` if the links are unknown.
     pub nvlink_peers: Option<Vec<NvLinkPeer>>,
 }
 
 /// A GPU at the other end of NVLinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NvLinkPeer {
-    /// [`Gpu::index`].
+    /// GPU by [`Gpu::index`].
     pub gpu: usize,
-    /// How many links are up between the two: as many as the GPU with fewer has to the switches,
-    /// where switches are in between.
+    /// Number of links that are up between the two. Through switches, it is the smaller of both GPUs' numbers of links
+    /// to switches.
     pub links: u32,
-    /// Whether all of them lead through switches.
+    /// Whether all of these links lead through switches.
     pub is_switched: bool,
-    /// Whether the driver lets one use the memory of the other over them.
+    /// Whether the driver lets one GPU use the memory of the other over these links.
     pub is_accessible: Option<bool>,
 }
 
-/// The best way between two GPUs.
+/// The best path between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuPath {
     /// This many NVLinks: `NV18`.
     NvLink(u32),
-    /// The PCI bus and what is above it.
+    /// The PCI bus, and the hardware above it.
     Pci(Distance),
 }
 
 impl GpuPath {
-    /// The word of `nvidia-smi topo`.
+    /// Returns the word of `nvidia-smi topo`.
     pub fn word(self) -> String {
         self.to_string()
     }
@@ -80,8 +80,8 @@ impl Serialize for GpuPath {
 }
 
 impl Topology {
-    /// Adds what NVML tells. GPUs are matched by their PCI addresses; those that it does not list
-    /// stay as they are, and [`Topology::unknown`] says so.
+    /// Adds NVML's answers. GPUs are matched by their PCI addresses. Those that NVML does not list stay unchanged;
+    /// [`Topology::unknown`] names the NVIDIA ones among them.
     pub fn add_nvml(&mut self, report: &NvmlReport) {
         self.nvml = Some(NvmlSystem {
             driver_version: report.driver_version.clone(),
@@ -112,14 +112,14 @@ impl Topology {
         }
     }
 
-    /// Records why NVML told nothing, if the machine has a GPU that NVML would know.
+    /// Records why NVML gave no answer, if the machine has a GPU that NVML should know.
     pub fn add_nvml_absent(&mut self, reason: &impl fmt::Display) {
         if self.gpus.iter().any(Gpu::is_nvidia) {
             self.unknown.push(format!("memory, UUIDs and NVLinks of GPUs: {reason}"));
         }
     }
 
-    /// The best way between two GPUs; `None` if the machine does not tell.
+    /// Returns the best path between two GPUs; `None` if the machine does not report it.
     pub fn gpu_path(&self, a: &Gpu, b: &Gpu) -> Option<GpuPath> {
         let of = |gpu: &Gpu, other: &Gpu| {
             let peers = gpu.details.as_ref()?.nvlink_peers.as_ref()?;
@@ -132,13 +132,13 @@ impl Topology {
         }
     }
 
-    /// One row and one column per GPU, in the order of [`Topology::gpus`].
+    /// Returns one row and one column per GPU, in the order of [`Topology::gpus`].
     pub fn gpu_matrix(&self) -> Vec<Vec<Option<GpuPath>>> {
         let row = |a| self.gpus.iter().map(|b| self.gpu_path(a, b)).collect();
         self.gpus.iter().map(row).collect()
     }
 
-    /// Adds what a snapshot has of NVML.
+    /// Adds the NVML report of a snapshot.
     pub(super) fn add_recorded_nvml(&mut self, root: &Sysroot) -> Result<(), ReadError> {
         if let Some(report) = NvmlReport::read(root)? {
             self.add_nvml(&report);
@@ -147,10 +147,10 @@ impl Topology {
     }
 }
 
-/// The GPUs that links of `gpu` lead to, in the order of `places`.
+/// Returns the GPUs that links of `gpu` lead to, in the order of `places`.
 ///
-/// An end that is no GPU of this machine is a switch: virtual machines hide theirs, so that often
-/// there is no such device at all. NCCL reads it in the same way.
+/// A remote end that is not a GPU of this machine counts as a switch: virtual machines hide switches, so there is often
+/// no such device at all. NCCL reads it the same way.
 fn peers(report: &NvmlReport, gpu: &NvmlGpu, places: &[PciAddress]) -> Option<Vec<NvLinkPeer>> {
     gpu.nvlinks.as_ref()?;
     let switched = links_to(gpu, |remote| remote.is_none_or(|end| !places.contains(&end)));
@@ -165,7 +165,7 @@ fn peers(report: &NvmlReport, gpu: &NvmlGpu, places: &[PciAddress]) -> Option<Ve
         let through = other.map_or(0, |other| {
             links_to(other, |remote| remote.is_none_or(|end| !places.contains(&end)))
         });
-        // Hidden ends might also be GPUs of another tenant; then the driver lets nobody through.
+        // Hidden ends might also be GPUs of another tenant. In that case the driver denies access.
         let through = if is_accessible == Some(false) { 0 } else { switched.min(through) };
         if direct + through > 0 {
             let (links, is_switched) = (direct + through, direct == 0);
@@ -175,7 +175,7 @@ fn peers(report: &NvmlReport, gpu: &NvmlGpu, places: &[PciAddress]) -> Option<Ve
     Some(found)
 }
 
-/// How many links are up whose other end matches.
+/// Counts the active links whose other end matches.
 fn links_to(gpu: &NvmlGpu, is_wanted: impl Fn(Option<PciAddress>) -> bool) -> u32 {
     let links = gpu.nvlinks.iter().flatten();
     let active = links.filter(|link| link.is_active == Some(true) && is_wanted(link.remote));

@@ -1,4 +1,4 @@
-//! Interfaces above others: bonds, bridges, VLANs, Azure's interfaces above their virtual functions.
+//! Interfaces above others: bonds, bridges, VLANs, and Azure's interfaces above their virtual functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use crate::values::Values;
 
 const FOLDER: &str = "/sys/class/net";
 
-/// Which interface carries the packets of which.
+/// Interfaces above other interfaces, and the ports of functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layers {
-    /// The interfaces right below each one.
+    /// Interfaces directly below each one.
     below: BTreeMap<String, Vec<String>>,
     /// The interface that took over each one and has the addresses: a bond, a bridge, `hv_netvsc`.
     masters: BTreeMap<String, String>,
     ports: Ports,
 }
 
-/// The network cards that interfaces stand for.
+/// NICs that interfaces stand for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// The cards, in the order of the interfaces, each once.
+    /// NICs in the order of the interfaces, each once.
     pub nics: Vec<String>,
-    /// Interfaces that stand for other ones, one sentence each.
+    /// One sentence for each interface that stands for others.
     pub notes: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Layers {
     }
 }
 
-/// Whether an interface takes over those below it, as a VLAN or a macvlan does not.
+/// Whether an interface takes over those below it. A VLAN or a macvlan does not.
 fn is_master(values: &Values<'_>, upper: &str, lowers: usize) -> bool {
     let has = |name: &str| values.root().exists(format!("{FOLDER}/{upper}/{name}"));
     match kind_of(values, upper).as_deref() {
@@ -76,16 +76,16 @@ fn is_master(values: &Values<'_>, upper: &str, lowers: usize) -> bool {
     }
 }
 
-/// What the kernel calls an interface without a device: `bond`, `vlan` and so on.
+/// Returns the kernel's kind of an interface without a device: `bond`, `vlan` and so on.
 fn kind_of(values: &Values<'_>, name: &str) -> Option<String> {
     let text = values.text(format!("{FOLDER}/{name}/uevent"))?;
     text.lines().find_map(|line| line.strip_prefix("DEVTYPE=")).map(str::to_owned)
 }
 
 impl Topology {
-    /// The cards that carry the packets of an interface: itself, those below a bond, a bridge or a
-    /// VLAN, the virtual function of Azure's interface, the uplink of a representor. None if the
-    /// interface has no card or is not there.
+    /// Returns the NICs that carry the packets of an interface: itself, those below a bond, a bridge or a VLAN, the
+    /// virtual function of Azure's interface, or the uplink of a representor. Empty if the interface has no NIC or does
+    /// not exist.
     pub fn carriers(&self, name: &str) -> Vec<&Nic> {
         let mut found: Vec<&Nic> = Vec::new();
         self.descend(name, &mut BTreeSet::new(), &mut found);
@@ -106,23 +106,22 @@ impl Topology {
         }
     }
 
-    /// The node of an interface; `None` if it is unknown, or its cards are on several.
+    /// Returns the node of an interface; `None` if it is unknown, or its NICs are on several.
     pub fn node_of(&self, name: &str) -> Option<u32> {
         let carriers = self.carriers(name);
         let node = carriers.first()?.node;
         carriers.iter().all(|nic| nic.node == node).then_some(node).flatten()
     }
 
-    /// Whether a card is one of a switch's representors of virtual functions, which have no queues
-    /// of their own.
+    /// Whether a NIC is one of a switch's representors of virtual functions, which have no queues.
     pub fn is_representor(&self, name: &str) -> bool {
         !self.layers.ports.uplinks(name).is_empty()
     }
 
-    /// The interface that has the addresses for a card: the bond or bridge above it, or itself.
+    /// Returns the interface that has the addresses for a NIC: the bond or bridge above it, or itself.
     pub fn rail_of<'a>(&'a self, nic: &'a str) -> &'a str {
         let mut name = nic;
-        // A damaged copy may have a circle.
+        // A damaged copy may have a cycle.
         for _ in 0..self.layers.masters.len() {
             match self.layers.masters.get(name) {
                 Some(master) => name = master,
@@ -132,15 +131,15 @@ impl Topology {
         name
     }
 
-    /// The interfaces right below one; none for a card.
+    /// Returns the interfaces directly below one; none for a NIC.
     pub fn below(&self, name: &str) -> &[String] {
         self.layers.below.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The cards that interfaces stand for.
+    /// Returns the NICs that interfaces stand for.
     ///
     /// # Errors
-    /// The first name that has no card.
+    /// The first name that has no NIC.
     pub fn follow(&self, names: &[String]) -> Result<Followed, String> {
         let mut followed = Followed::default();
         for name in names {

@@ -1,7 +1,7 @@
 //! The topology file of NCCL (`NCCL_TOPO_FILE`).
 //!
-//! NCCL fills in what a file leaves out, so this writes only what the machine tells: no GPU number
-//! and no compute capability, which NCCL gets from the driver.
+//! NCCL fills in values that a file leaves out, so this writes only the facts that the machine reports. NCCL gets GPU
+//! numbers and compute capabilities from the driver.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ enum Content<'a> {
     Nic(&'a PciFunction, Vec<(&'a str, Option<u32>)>),
 }
 
-/// A port that no switch stands above has the class of a bridge.
+/// PCI class of a switch: that of a bridge.
 const BRIDGE_CLASS: u32 = 0x06_0400;
 
 pub(super) fn xml(topology: &Topology) -> String {
@@ -102,7 +102,7 @@ fn insert<'a>(roots: &mut Vec<Branch<'a>>, pci: &'a PciFunction, content: Conten
         let Content::Switch(children) = &mut level[at].content else { return };
         level = children;
     }
-    // Two interfaces of one function are one card.
+    // Two interfaces of one function are one NIC.
     for branch in level.iter_mut().filter(|branch| branch.address == pci.address) {
         if let (Content::Nic(_, names), Content::Nic(_, more)) = (&mut branch.content, &content) {
             names.extend(more.iter().copied());

@@ -15,82 +15,82 @@ const FOLDER: &str = "/sys/class/net";
 /// A network interface of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Nic {
-    /// Its name, such as `eth1`.
+    /// Name, such as `eth1`.
     pub name: String,
-    /// The kernel driver, such as `gve`; that of the PCI function's child for virtio.
+    /// Kernel driver, such as `gve`; for virtio, that of the PCI function's child.
     pub driver: Option<String>,
-    /// Its place; `None` if it is not on a PCI bus.
+    /// Location; `None` if the device is not on a PCI bus.
     pub pci: Option<PciFunction>,
-    /// The NUMA node; `None` if the machine does not tell.
+    /// NUMA node; `None` if the machine does not report it.
     pub node: Option<u32>,
-    /// In Mbit/s; `None` if the driver does not tell, or the interface is down.
+    /// Speed in Mbit/s; `None` if the driver does not report it, or the interface is down.
     pub speed_mbps: Option<u32>,
-    /// The largest packet, in bytes.
+    /// Largest packet, in bytes.
     pub mtu: Option<u32>,
-    /// `up`, `down`, `unknown` and so on, as the kernel says.
+    /// State that the kernel reports: `up`, `down`, `unknown` and so on.
     pub operstate: Option<String>,
     /// Receive queues in use.
     pub rx_queues: usize,
     /// Transmit queues in use.
     pub tx_queues: usize,
-    /// Its interrupts, in the order of the device.
+    /// Interrupts, in the order of the device.
     pub vectors: Vec<Vector>,
-    /// Settings that only the running machine tells; `None` until somebody asks.
+    /// Settings that only the running machine reports; `None` until they are queried.
     pub details: Option<NicDetails>,
 }
 
 /// An interrupt of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vector {
-    /// The interrupt's number, good until the next restart of machine or driver.
+    /// Interrupt number, valid until the next restart of machine or driver.
     pub irq: u32,
-    /// Its place among the device's vectors, as far as the kernel tells it.
+    /// Index among the device's vectors, if the kernel reports it.
     pub index: Option<u64>,
-    /// Who handles it; empty while nobody does, or if `/proc/interrupts` is hidden.
+    /// Names of the handlers; empty while there is none, or if `/proc/interrupts` is hidden.
     pub name: String,
 }
 
-/// Settings of an interface that come over netlink and not from files.
+/// Settings of an interface that come over netlink instead of from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NicDetails {
     /// Slots of each receive ring.
     pub rx_ring: Option<u32>,
-    /// The most that it could have.
+    /// Most slots that a receive ring could have.
     pub rx_ring_max: Option<u32>,
     /// Slots of each transmit ring.
     pub tx_ring: Option<u32>,
-    /// The most that it could have.
+    /// Most slots that a transmit ring could have.
     pub tx_ring_max: Option<u32>,
-    /// Receive queues that it could have, those that both receive and send among them.
+    /// Most receive queues that the interface could have, including combined ones.
     pub rx_queues_max: Option<u32>,
-    /// Transmit queues that it could have, those that both receive and send among them.
+    /// Most transmit queues that the interface could have, including combined ones.
     pub tx_queues_max: Option<u32>,
     /// Microseconds from a received packet to its interrupt.
     pub rx_coalesce_us: Option<u32>,
     /// Microseconds from a sent packet to its interrupt.
     pub tx_coalesce_us: Option<u32>,
-    /// Whether the driver adapts the former to the traffic.
+    /// Whether the driver adapts the receive delay to the traffic.
     pub adaptive_rx: Option<bool>,
-    /// How many receive queues packets are spread over.
+    /// Number of receive queues that packets are spread over.
     pub rss_queues: Option<u32>,
 }
 
 impl Nic {
-    /// The PCI address, if there is one.
+    /// Returns the PCI address, if there is one.
     pub fn address(&self) -> Option<PciAddress> {
         self.pci.as_ref().map(|pci| pci.address)
     }
 
-    /// Whether it can carry traffic now, as far as the kernel knows.
+    /// Whether the interface can carry traffic now, as far as the kernel knows.
     pub fn is_up(&self) -> bool {
         !matches!(self.operstate.as_deref(), Some("down" | "lowerlayerdown" | "notpresent"))
     }
 }
 
-/// Numbers with which drivers say that they don't know the speed: −1 in 16 and in 32 bits, and 0.
+/// Values that drivers report when they don't know the speed: −1 in 16 and in 32 bits, and 0.
 const NO_SPEED: &[u32] = &[0, 0xffff, u32::MAX];
 
-/// The interfaces with a device, and the names of those without; both sorted by name.
+/// Returns the interfaces with a device, and the names of those without; both sorted by name.
 pub(super) fn read_all(
     values: &Values<'_>,
     interrupts: Option<&Interrupts>,
@@ -100,7 +100,7 @@ pub(super) fn read_all(
     let mut without_device = Vec::new();
     for name in values.names(FOLDER) {
         let folder = format!("{FOLDER}/{name}");
-        // Some files in this folder are no interfaces: `bonding_masters`.
+        // Some files in this folder are not interfaces: `bonding_masters`.
         if !values.root().is_folder(&folder) {
             continue;
         }
@@ -112,7 +112,7 @@ pub(super) fn read_all(
     (nics, without_device)
 }
 
-/// An interface without a device.
+/// Reads an interface without a device.
 pub(super) fn read_virtual(values: &Values<'_>, name: &str) -> Nic {
     read(values, name.to_owned(), &format!("{FOLDER}/{name}"), None, &Ports::default())
 }
@@ -154,8 +154,8 @@ fn read(
     }
 }
 
-/// The vectors that a handler serves. Where the table of interrupts tells, leave out the others in
-/// `msi_irqs`: drivers list some that do not exist.
+/// Returns the vectors that the table of interrupts lists. Drivers also list vectors in `msi_irqs` that do not exist.
+/// Without the table, returns all of `msi_irqs`.
 fn read_vectors(
     values: &Values<'_>,
     address: PciAddress,

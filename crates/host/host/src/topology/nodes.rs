@@ -12,19 +12,19 @@ const FOLDER: &str = "/sys/devices/system/node";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
     pub id: u32,
-    /// Its CPUs; none if it is memory only, as the memory of some GPUs is.
+    /// CPUs of the node; empty for memory-only nodes, such as the memory of some GPUs.
     pub cpus: CpuSet,
     pub memory_bytes: Option<u64>,
-    /// Node and its distance, where 10 is local. The firmware claims it; nobody measures it.
+    /// Distance to each node, where 10 is local. The firmware claims these values; they are not measured.
     pub distances: Vec<(u32, u32)>,
 }
 
 impl Node {
-    /// Reads every node that is online; none if the kernel was built without them.
+    /// Reads every online node; none if the kernel was built without nodes.
     pub(super) fn read_all(values: &Values<'_>) -> Vec<Self> {
         let ids: Vec<u32> = match values.cpus(format!("{FOLDER}/online")) {
             Some(ids) => ids.iter().collect(),
-            // A container may show the nodes, but not this file.
+            // A container may show the nodes, but hide this file.
             None => {
                 let names = values.names(FOLDER);
                 let id = |name: &String| name.strip_prefix("node")?.parse().ok();
@@ -53,7 +53,7 @@ impl Node {
     }
 }
 
-/// Reads `Node 0 MemTotal:  16379308 kB`.
+/// Parses `Node 0 MemTotal:  16379308 kB`.
 fn total_bytes(line: &str) -> Option<u64> {
     let (_, value) = line.split_once("MemTotal:")?;
     value.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)

@@ -4,7 +4,7 @@ use polyrail_config::OTHERS;
 use polyrail_host::bindings::{Bindings, Facts, LintId, Options, Role, check, suggest};
 use polyrail_host::{CpuSet, Sysroot, fixtures};
 
-/// As Google publishes them for the A3-high, and with the overlap that a manifest of theirs had.
+/// Bindings that Google published for the A3-high; the last has the overlap of one of Google's manifests.
 const TX: &str = "eth1:8-21,112-125;eth2:8-21,112-125;eth3:60-73,164-177;eth4:60-73,164-177";
 const RX: &str = "eth1:22-35,126-139;eth2:22-35,126-139;eth3:74-87,178-191;eth4:74-87,178-191";
 const RX_OVERLAPPING: &str =
@@ -18,7 +18,7 @@ fn bindings(text: &str) -> Bindings {
     Bindings::parse(text).unwrap()
 }
 
-/// Kinds, interfaces and CPUs of the findings.
+/// Returns kinds, interfaces and CPUs of the findings.
 fn found(facts: &Facts, tx: &str, rx: &str) -> Vec<(LintId, String, String)> {
     let findings = check(facts, &bindings(tx), &bindings(rx));
     findings.into_iter().map(|f| (f.id, f.interface, f.cpus.to_string())).collect()
@@ -54,7 +54,7 @@ fn cpus_of_all_other_interfaces_are_checked_and_belong_to_no_node() {
     facts.irqs.clear();
     let others = |cpus: &str| (OTHERS.to_owned(), cpus.to_owned());
     let of = |id: LintId, (interface, cpus): (String, String)| (id, interface, cpus);
-    // Both nodes have some of these CPUs.
+    // These CPUs are on both nodes.
     assert_eq!(found(&facts, "10-11,60-61", "12-13,62-63"), []);
     assert_eq!(found(&facts, "500", ""), [of(LintId::NoSuchCpu, others("500"))]);
     assert_eq!(found(&facts, "10", "10"), [of(LintId::TxRxOverlap, others("10"))]);
@@ -77,13 +77,13 @@ fn the_suggestion_for_the_a3_high_is_as_large_as_googles_and_overlaps_nothing() 
         "eth1:22-28,126-132;eth2:29-35,133-139;eth3:74-80,178-184;eth4:81-87,185-191"
     );
     assert!(suggestion.notes.is_empty(), "{:?}", suggestion.notes);
-    // The same cores per node and role as published …
+    // The same cores per node and role as published.
     assert_eq!(suggestion.tx.all_cpus(), bindings(TX).all_cpus());
     assert_eq!(suggestion.rx.all_cpus(), bindings(RX).all_cpus());
     for share in &suggestion.nodes {
         let roles = [&share.app, &share.tx, &share.rx, &share.irq];
         let together = roles.iter().fold(CpuSet::new(), |all, role| all.union(role));
-        // … every CPU of the node with one role, and interrupts on cores of their own.
+        // Every CPU of the node has one role, and interrupts have separate cores.
         assert_eq!(together, facts.topology.node(share.node.unwrap()).unwrap().cpus);
         assert_eq!(roles.iter().map(|role| role.len()).sum::<usize>(), together.len());
         assert_eq!(share.irq.len(), 32);
@@ -116,7 +116,7 @@ fn the_published_overlap_is_found_with_its_cpus() {
         .filter(|(id, ..)| *id == LintId::TxRxOverlap)
         .map(|(_, interface, cpus)| (interface, cpus))
         .collect();
-    // Two interfaces that send, with two that receive.
+    // Each of two sending interfaces overlaps with each of two receiving ones.
     assert_eq!(overlaps.len(), 4);
     assert!(overlaps.iter().all(|(_, cpus)| cpus == "124-125"));
     assert_eq!(ids(&facts, TX, RX_OVERLAPPING).last(), Some(&LintId::UnequalCounts));
@@ -158,7 +158,7 @@ fn every_other_fault_of_a_binding_is_found() {
     let many: String = (0..17).map(|at| format!("e{at}:{at};")).collect();
     assert!(ids(&facts, &many, "").contains(&LintId::TooManyForTcpx));
     assert_eq!(ids(&facts, "eth1:8-9,112-113", "eth1:10-11,114-115"), []);
-    // A name that begins another is another interface.
+    // A name that begins another name is another interface.
     let names = found(&facts, "eth:8;eth10:9", "");
     assert_eq!(
         names.iter().map(|(_, name, _)| name.as_str()).collect::<Vec<_>>(),
@@ -180,7 +180,7 @@ fn offline_cpus_and_those_outside_the_cpuset_are_errors() {
     let expected =
         [(LintId::Offline, "2-3"), (LintId::OutsideCpuset, "1"), (LintId::OutsideCpuset, "5")];
     assert_eq!(errors, expected.map(|(id, cpus)| (id, cpus.to_owned())));
-    // Loopback has no device, and is no unknown interface.
+    // Loopback has no device, but is a known interface.
     assert!(findings.iter().all(|finding| finding.id != LintId::UnknownInterface));
 }
 

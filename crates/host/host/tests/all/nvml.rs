@@ -1,4 +1,4 @@
-//! What NVML adds to a machine: reports are plain data here, so no GPU is needed.
+//! NVML's additions to a machine. Reports are plain data here, so no GPU is needed.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use polyrail_host::nvml::{self, GpuFacts, NvLink, NvLinkAccess, NvmlGpu, NvmlRep
 use polyrail_host::snapshot::Answers;
 use polyrail_host::{GpuPath, PciAddress, Sysroot, Topology, fixtures, snapshot};
 
-/// A report about these GPUs, each with its links: `None` for a switch that nobody sees.
+/// Returns a report about these GPUs, each with the ends of its links: `None` for a hidden switch.
 fn report(gpus: &[(PciAddress, Vec<Option<PciAddress>>)]) -> NvmlReport {
     let gpus = gpus.iter().map(|(address, ends)| NvmlGpu {
         address: Some(*address),
@@ -37,7 +37,7 @@ fn addresses(topology: &Topology) -> Vec<PciAddress> {
     topology.gpus.iter().map(|gpu| gpu.pci.address).collect()
 }
 
-/// Eight GPUs with 18 links each to switches that the virtual machine hides.
+/// Returns a report in which each GPU has 18 links to switches that the virtual machine hides.
 fn switched(topology: &Topology) -> NvmlReport {
     let hidden: PciAddress = "0000:ff:1f.0".parse().unwrap();
     let ends = |at: usize| vec![at.is_multiple_of(2).then_some(hidden); 18];
@@ -51,11 +51,11 @@ fn links_to_switches_join_every_gpu_with_every_other() {
     assert_eq!(topology.nvml, None);
     assert_eq!(topology.gpu_matrix()[0][1].unwrap().word(), "PIX");
     let mut report = switched(&topology);
-    // GPU 3 has lost two links: every pair with it has only as many as GPU 3 has.
+    // GPU 3 has lost two links: every pair with it has only as many links as GPU 3 has.
     for link in report.gpus[3].nvlinks.as_mut().unwrap().iter_mut().take(2) {
         link.is_active = Some(false);
     }
-    // The library's order is its own.
+    // The library has its own order.
     report.gpus.reverse();
     topology.add_nvml(&report);
     assert_eq!(topology.nvml.as_ref().unwrap().cuda_version.as_deref(), Some("12.8"));
@@ -128,7 +128,7 @@ fn what_the_library_does_not_tell_stays_unknown() {
     let mut topology = Topology::read(&fixtures::a3_high().root()).unwrap();
     topology.add_nvml_absent(&"no library");
     assert_eq!(topology.unknown, ["memory, UUIDs and NVLinks of GPUs: no library"]);
-    // An Intel GPU has nothing to do with it.
+    // An Intel GPU does not concern NVML.
     let mut laptop = Topology::read(&fixtures::laptop().root()).unwrap();
     let before = laptop.clone();
     laptop.add_nvml_absent(&"no library");
@@ -157,7 +157,7 @@ fn a_snapshot_replays_what_nvml_told_without_the_uuids() {
     assert!(content.contains("NVIDIA H200") && !content.contains("SECRET"));
     let replayed = snapshot::open(&path).unwrap();
     assert_eq!(Topology::read(&replayed).unwrap(), topology);
-    // A snapshot of a snapshot has it, too; and a file with UUIDs loses them on the way.
+    // A snapshot of a snapshot also has the report. A file with UUIDs loses them on the way.
     fixture.write(nvml::FILE, &report.to_json());
     for root in [&replayed, &fixture.root()] {
         let again = folder.path().join("again.tar");

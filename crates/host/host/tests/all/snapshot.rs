@@ -26,7 +26,7 @@ fn a_snapshot_replays_as_the_machine_it_was_taken_of() {
         let replayed = snapshot::open(&path).unwrap();
         let before = Topology::read(&fixture.root()).unwrap();
         assert_eq!(Topology::read(&replayed).unwrap(), before);
-        // The files stay on the disk as long as somebody reads from the archive.
+        // The files stay on the disk as long as a reader of the archive exists.
         let on_disk = replayed.on_disk("/").unwrap();
         assert_eq!(Topology::read(&Sysroot::at(&on_disk)).unwrap(), before);
         let clone = replayed.clone();
@@ -46,7 +46,7 @@ fn a_snapshot_of_this_machine_replays_and_holds_none_of_its_addresses() {
     now.allowed_cpus = None;
     assert_eq!(replayed.cpus, now.cpus);
     assert_eq!(replayed.nodes.len(), now.nodes.len());
-    // Other tests make and remove virtual interfaces meanwhile, but devices stay.
+    // Meanwhile, other tests make and remove virtual interfaces, but devices stay.
     assert_eq!(replayed.nics.len(), now.nics.len());
     assert_eq!(replayed.gpus, now.gpus);
 
@@ -117,7 +117,7 @@ fn what_an_archive_lacks_is_absent_and_named_with_the_archive() {
     assert!(root.list_optional("/sys/none").unwrap().is_empty() && !root.exists("/etc/passwd"));
     let error = root.read("/proc/none").unwrap_err();
     assert!(error.is_absent() && error.to_string().contains("machine.tar/proc/none"), "{error}");
-    // Names are sorted by the numbers in them, as those of folders are.
+    // Names are sorted by the numbers in them, like those of folders.
     assert_eq!(
         root.list("/proc/irq").unwrap(),
         fixtures::laptop().root().list("/proc/irq").unwrap()
@@ -181,7 +181,7 @@ fn lstopo_opens_a_snapshot_and_sees_the_same_machine() {
     assert_eq!(xml.matches("type=\"Core\"").count(), 104);
     assert_eq!(xml.matches("<object type=\"NUMANode\"").count(), 2);
     assert_eq!(xml.matches("type=\"L3Cache\"").count(), 2);
-    // What hwloc puts behind one bridge is what we call PIX: the depth of the XML tells.
+    // Devices that hwloc puts behind one bridge are at distance PIX: the depth of the XML shows it.
     let topology = Topology::read(&fixture.root()).unwrap();
     for choice in topology.choices() {
         let gpu = topology.gpus[choice.gpu].pci.address.to_string();
@@ -193,7 +193,7 @@ fn lstopo_opens_a_snapshot_and_sees_the_same_machine() {
     assert_ne!(switch_in(&xml, "0000:04:00.0"), switch_in(&xml, "0000:0c:00.0"));
 }
 
-/// The upstream port of the innermost switch above a device: the bridge above the bridge above it.
+/// Returns the upstream port of the innermost switch above a device: the bridge above the bridge above it.
 fn switch_in(xml: &str, address: &str) -> Option<String> {
     let mut above: Vec<Option<String>> = Vec::new();
     for line in xml.lines().map(str::trim) {

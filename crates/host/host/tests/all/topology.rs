@@ -1,4 +1,4 @@
-//! What is read from machines built by code, and from the one that the test runs on.
+//! Machines built by code, and the machine that the test runs on.
 
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ fn best(topology: &Topology) -> Vec<Option<String>> {
 fn on_the_a3_high_each_pair_of_gpus_gets_the_interface_behind_its_switch() {
     let fixture = fixtures::a3_high();
     let root = fixture.root();
-    // Measure CPU time: the cores of a test machine have other work, too, and nothing here waits
-    // for a disk.
+    // Measure CPU time: the cores of a test machine have other work, too, and nothing here waits for a disk.
     let cpu_time = || {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -90,7 +89,7 @@ fn a_node_that_the_machine_does_not_tell_stays_unknown() {
     assert_eq!(topology.cpus_near(None), None);
     assert_eq!(topology.unknown.len(), 4 + 2, "{:?}", topology.unknown);
     let choices = topology.choices();
-    // Both interfaces are as good for GPU 0, and GPU 1 gets the one that GPU 0 did not take.
+    // Both interfaces are equally good for GPU 0, and GPU 1 gets the one that GPU 0 did not take.
     assert_eq!(best(&topology), [Some("eth0".to_owned()), Some("eth1".to_owned())]);
     assert!(choices[0].rivals[0].is_equal && choices[0].why.contains("eth1 as good"));
     assert_eq!(choices[1].distance, None);
@@ -160,7 +159,7 @@ fn a_container_shows_gpus_but_no_interface_of_theirs() {
 #[test]
 fn interrupts_that_a_container_hides_are_nameless_and_no_error() {
     let fixture = fixtures::mlx5_four_nodes();
-    // As Docker masks a file.
+    // Docker masks a file like this.
     std::fs::write(fixture.path().join("proc/interrupts"), "").unwrap();
     let topology = Topology::read(&fixture.root()).unwrap();
     let vectors = &topology.nics[0].vectors;
@@ -209,7 +208,7 @@ fn a_tree_without_cpus_is_an_error_and_nonsense_is_unknown_and_named() {
     assert_eq!(Topology::read(&fixture.root()).unwrap(), before);
 }
 
-/// Four cards with `eth3` and `eth4` below `bond0`, which a VLAN uses, and `eth5` below a VLAN.
+/// Four NICs with `eth3` and `eth4` below `bond0`, which a VLAN uses, and `eth5` below a VLAN.
 fn layered() -> fixtures::Fixture {
     let mut machine = fixtures::Machine::with_cpus(8).with_nodes(&[(0, "0-3"), (1, "4-7")]);
     for slot in 3..=6u32 {

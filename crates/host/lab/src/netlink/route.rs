@@ -1,4 +1,4 @@
-//! The requests a lab needs, in the kernel's terms.
+//! The rtnetlink requests that a lab needs.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -19,11 +19,11 @@ pub(crate) struct Link {
     pub(crate) name: String,
     /// Switched on by the administrator.
     pub(crate) up: bool,
-    /// The kernel noticed that both ends are on, and sends packets.
+    /// Set once the kernel has noticed that both ends are on and sends packets.
     pub(crate) operational: bool,
 }
 
-/// A pair of interfaces that are each other's wire.
+/// A pair of interfaces joined by a virtual cable.
 pub(crate) struct PeerLink<'a> {
     /// The names of the near and the far interface, free in their namespaces.
     pub(crate) names: [&'a str; 2],
@@ -32,7 +32,7 @@ pub(crate) struct PeerLink<'a> {
     pub(crate) indices: [u32; 2],
     /// The hardware addresses of the near and the far interface.
     pub(crate) hardware: [[u8; 6]; 2],
-    /// Where the far end goes.
+    /// The namespace that the far end moves to.
     pub(crate) peer_namespace: BorrowedFd<'a>,
 }
 
@@ -117,7 +117,7 @@ impl Netlink {
         self.change(message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes a bridge, down and without ports. It forwards at once, as it takes no part in a spanning tree.
+    /// Makes a bridge, down and without ports. The bridge forwards at once, as it runs no spanning tree.
     pub(crate) fn add_bridge(&self, index: u32, name: &str) -> Result<(), Errno> {
         let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
         message.attribute_text(IFLA_IFNAME, name);
@@ -142,9 +142,9 @@ impl Netlink {
         self.change(Message::new(RTM_DELLINK, &link_header(index, 0, 0)), 0)
     }
 
-    /// Adds an address, and with it the route to its subnet; harmless when it is there already.
+    /// Adds an address, and with it the route to its subnet; no error if it exists already.
     ///
-    /// An IPv6 address is usable at once, without a search for duplicates: the wire has two ends only.
+    /// An IPv6 address is usable at once, without duplicate address detection: the link has two ends only.
     pub(crate) fn add_address(
         &self,
         index: u32,
@@ -161,7 +161,7 @@ impl Netlink {
         self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Adds a route; harmless when it is there already.
+    /// Adds a route; no error if it exists already.
     pub(crate) fn add_route(&self, index: u32, route: &Route) -> Result<(), Errno> {
         let (family, octets) = family_and_octets(route.to);
         let is_direct = route.gateway.is_none() && route.to.is_ipv4();
@@ -188,14 +188,14 @@ impl Netlink {
         self.change(message, 0)
     }
 
-    /// Bounds how many packets of TCP an interface sends as one.
+    /// Limits the number of TCP segments that an interface sends as one packet.
     pub(crate) fn set_most_segments(&self, index: u32, segments: u32) -> Result<(), Errno> {
         let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
         message.attribute_u32(IFLA_GSO_MAX_SEGS, segments);
         self.change(message, 0)
     }
 
-    /// Sets the hardware address of an IP address permanently, so that the kernel need not ask for it.
+    /// Sets the hardware address of an IP address permanently, so that the kernel need not resolve it.
     pub(crate) fn set_neighbour(
         &self,
         index: u32,
@@ -221,7 +221,7 @@ impl Netlink {
             options.attribute(TCA_TBF_PARMS, &token_bucket_parameters(shape));
             // The kernel reads this one instead of the 32-bit field only where that overflows.
             options.attribute(TCA_TBF_RATE64, &shape.bytes_per_second.to_ne_bytes());
-            // In bytes, so that the kernel need not be told how long its clock ticks are.
+            // A burst in bytes spares the kernel a conversion with the length of its clock ticks.
             options.attribute_u32(TCA_TBF_BURST, shape.burst);
         });
         self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
@@ -232,13 +232,13 @@ impl Netlink {
         self.change(Message::new(RTM_DELQDISC, &queue_header(index, 0)), 0)
     }
 
-    /// The interfaces with a token bucket, and its speed in bytes per second.
+    /// Lists the interfaces with a token bucket, and its speed in bytes per second.
     pub(crate) fn token_buckets(&self) -> Result<Vec<(u32, u64)>, Errno> {
         let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
         Ok(bodies.iter().filter_map(|body| read_token_bucket(body)).collect())
     }
 
-    /// What the queue of each interface got and dropped.
+    /// Returns the packets that each interface's queue sent and dropped.
     pub(crate) fn queue_counts(&self) -> Result<Vec<(u32, QueueCounts)>, Errno> {
         let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
         Ok(bodies.iter().filter_map(|body| read_queue_counts(body)).collect())
@@ -272,7 +272,7 @@ fn read_link(body: &[u8]) -> Option<Link> {
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => link.name = text(value).to_owned(),
-            // The state, and not the flags: a link's flags say `running` before the kernel has looked at it.
+            // Read the state, not the flags: the flags say `running` before the kernel has checked the link.
             IFLA_OPERSTATE => link.operational = value == [IF_OPER_UP],
             _ => {}
         }
@@ -292,7 +292,7 @@ fn queue_header(index: u32, handle: u32) -> [u8; 20] {
 /// `struct tc_tbf_qopt`: rate, peak rate (unused), limit, and a burst that `TCA_TBF_BURST` overrides.
 fn token_bucket_parameters(shape: Shape) -> [u8; 36] {
     let mut parameters = [0; 36];
-    // Without the link layer's name the kernel would want a table of transmission times.
+    // Without the link layer's name the kernel requires a table of transmission times.
     parameters[1] = TC_LINKLAYER_ETHERNET;
     let rate32 = u32::try_from(shape.bytes_per_second).unwrap_or(u32::MAX);
     parameters[8..12].copy_from_slice(&rate32.to_ne_bytes());
@@ -315,7 +315,7 @@ fn read_token_bucket(body: &[u8]) -> Option<(u32, u64)> {
     Some((index, rate))
 }
 
-/// Of the queue for all that an interface sends. `struct tc_stats`: bytes in 64 bits; packets and drops in 32.
+/// Reads the counts of an interface's root queue. `struct tc_stats`: bytes in 64 bits; packets and drops in 32.
 fn read_queue_counts(body: &[u8]) -> Option<(u32, QueueCounts)> {
     let index = u32_at(body, 4)?;
     if u32_at(body, 12)? != TC_H_ROOT {

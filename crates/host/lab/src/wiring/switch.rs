@@ -1,7 +1,7 @@
 //! The switch of a lab: a bridge per rail, and behind it a port per node.
 //!
-//! A port is the far end of the node's own interface, and is shaped like it. So what many nodes send
-//! to one is limited by that one's port, as it is at a real switch, and waits in that port's queue.
+//! A port is the far end of the node's own interface, and has the same rate. So packets that many nodes send to one
+//! node are limited by that node's port, as at a real switch, and wait in that port's queue.
 
 use rustix::io::Errno;
 
@@ -12,17 +12,17 @@ use crate::netlink::{Link, PeerLink};
 use crate::node::Node;
 use crate::spec::{LabSpec, hardware_of, port_hardware_of, rail_index, rail_name};
 
-/// Interface number of rail 0 on a node, of the first bridge, and of the first port: each above what
-/// a fresh namespace brings along, and a port's never that of its other end.
+/// Interface number of rail 0 on a node, of the first bridge, and of the first port: each above those that a new
+/// namespace has, and a port's number never equals that of its other end.
 const FIRST_END: u32 = 100;
 const FIRST_BRIDGE: u32 = 200;
 const FIRST_PORT: u32 = 300;
 
-/// The kernel's own bound on packets sent as one.
+/// The kernel's own limit on packets sent as one.
 const MOST_SEGMENTS: u32 = 65535;
 
 impl Wiring {
-    /// Makes the bridge of a rail where it has one of its own, and joins every node to it, or to the router.
+    /// Makes the bridge of a rail, if the rail has its own, and joins every node to the bridge or the router.
     pub(super) fn add_star(
         &self,
         rail: usize,
@@ -63,7 +63,7 @@ impl Wiring {
         Ok(())
     }
 
-    /// The ports of a rail, one per node.
+    /// Returns the ports of a rail, one per node.
     pub(super) fn ports(&self, seat: usize, rail: usize) -> Result<Vec<Link>, LabError> {
         let mut links = self.links(seat)?;
         links.retain(|link| port_rail(link) == Some(rail));
@@ -77,7 +77,7 @@ impl Wiring {
         }
     }
 
-    /// Switches the bridge of a rail on, and its ports, which have addresses where a router forwards.
+    /// Switches on the bridge of a rail and its ports, which have addresses where a router forwards.
     pub(super) fn switch_ports_on(&self, seat: usize, rail: usize) -> Result<(), LabError> {
         if let Some(bridge) = self.network.bridge(rail) {
             self.set_up(seat, &self.find(seat, &rail_name(bridge))?, true)?;
@@ -98,10 +98,10 @@ impl Wiring {
         Ok(())
     }
 
-    /// Has the namespace between the nodes forward, where it is a router.
+    /// Makes the namespace between the nodes forward packets, if it is a router.
     pub(super) fn forward(&self, namespaces: &Namespaces) -> Result<(), LabError> {
         let Some(seat) = self.form.switch() else { return Ok(()) };
-        // The last rail: the first may be a subnet for management.
+        // Check the last rail: the first may be a subnet for management.
         if self.network.bridge(LabSpec::MAX_RAILS - 1).is_some() {
             return Ok(());
         }
@@ -116,8 +116,8 @@ impl Wiring {
         Ok(())
     }
 
-    /// Changes the MTU of a rail's ports. If the nodes' is larger, they send each packet by itself: the kernel does not
-    /// hold a bundle of packets against the MTU of the other end of a veth.
+    /// Changes the MTU of a rail's ports. If the nodes' MTU is larger, the nodes then send each packet by itself: the
+    /// kernel does not check a bundle of packets against the MTU of the other end of a veth.
     pub(crate) fn set_port_mtu(
         &self,
         rail: usize,
@@ -143,7 +143,7 @@ pub(super) fn port_name(rail: usize, node: Node) -> String {
     format!("{}-{node}", rail_name(rail))
 }
 
-/// The rail of a port.
+/// Returns the rail of a port.
 pub(super) fn port_rail(link: &Link) -> Option<usize> {
     let (rail, node) = link.name.strip_prefix("rail")?.split_once('-')?;
     node.parse::<Node>().ok()?;

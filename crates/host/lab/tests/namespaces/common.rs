@@ -1,4 +1,4 @@
-//! What the privileged tests share: skipping, names, and traffic through a lab.
+//! Helpers of the privileged tests: skipping, names, and traffic through a lab.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use polyrail_lab::{Lab, LabGuard, LabSpec, Node, Privilege, RailEnd, Side, availability};
 
-/// Long enough for the busiest machine, and soon over where nothing comes.
+/// Timeout: long enough for the busiest machine, and short where nothing arrives.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2500);
 
-/// Takes turns, so that measured rates do not mix with other tests on a machine of two cores.
+/// Waits for this test's turn, so that measured rates do not mix with other tests on a machine of
+/// two cores.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static CORES: Mutex<()> = Mutex::new(());
     CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A turn if labs can be made with root's rights; else `None`, and the test is skipped.
+/// Waits for a turn if labs can be made with root's rights; else reports the skipped test and
+/// returns `None`.
 pub(crate) fn root_turn() -> Option<MutexGuard<'static, ()>> {
     let reason = match availability() {
         Ok(Privilege::Root) => return Some(turn()),
@@ -48,7 +50,7 @@ pub(crate) fn v6(end: &RailEnd) -> IpAddr {
     end.ipv6.expect("this machine runs IPv6").into()
 }
 
-/// Runs `work` in a thread of its own on `node`.
+/// Runs `work` in its own thread on `node`.
 pub(crate) fn on<T: Send>(lab: &Lab, node: impl Into<Node>, work: impl FnOnce() -> T + Send) -> T {
     let node = node.into();
     let enter = || {
@@ -58,13 +60,13 @@ pub(crate) fn on<T: Send>(lab: &Lab, node: impl Into<Node>, work: impl FnOnce() 
     std::thread::scope(|scope| scope.spawn(enter).join()).unwrap()
 }
 
-/// A listener on side b of a rail, in b's namespace whoever calls accept.
+/// Opens a listener on side b of a rail; it stays in b's namespace, whichever thread calls accept.
 pub(crate) fn listen(lab: &Lab, rail: usize, address: fn(&RailEnd) -> IpAddr) -> TcpListener {
     let address = SocketAddr::new(address(lab.rails()[rail].end(Side::B)), 0);
     on(lab, Side::B, || TcpListener::bind(address).unwrap())
 }
 
-/// A connection from a to `listener`.
+/// Connects from a to `listener`.
 pub(crate) fn connect(lab: &Lab, listener: &TcpListener) -> io::Result<TcpStream> {
     let address = listener.local_addr()?;
     let stream = on(lab, Side::A, || TcpStream::connect_timeout(&address, PATIENCE))?;
@@ -124,8 +126,8 @@ pub(crate) fn receive_rate(mut stream: &TcpStream, window: Duration) -> f64 {
     receive(window)
 }
 
-/// Holds a measured rate against a nominal one. Never faster; and as other programs may take the
-/// machine away from a measurement, the best of a few counts.
+/// Compares a measured rate with a nominal one. No measurement may be faster; as other programs may
+/// slow a measurement down, the best of a few counts.
 pub(crate) fn assert_reaches(nominal: f64, mut measure: impl FnMut() -> f64) {
     let mut shares = Vec::new();
     for _ in 0..6 {
@@ -139,7 +141,7 @@ pub(crate) fn assert_reaches(nominal: f64, mut measure: impl FnMut() -> f64) {
     panic!("never came near {nominal:.0} bit/s, but to these shares of it: {shares:.3?}");
 }
 
-/// A program's output on `node`.
+/// Returns a program's output on `node`.
 pub(crate) fn output(lab: &Lab, node: impl Into<Node>, program: &[&str]) -> String {
     let output = lab.command(node, program[0]).args(&program[1..]).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,6 +1,6 @@
-//! Labs as the kernel really builds them.
+//! Tests of labs built by the real kernel.
 //!
-//! What needs a permission that is not there skips a test, which says why.
+//! A test that lacks a permission is skipped and reports the reason.
 
 mod common;
 mod networks;

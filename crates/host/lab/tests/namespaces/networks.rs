@@ -1,4 +1,4 @@
-//! Labs whose rails are other networks than a subnet each.
+//! Tests of labs whose rails are not one subnet each.
 
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -15,12 +15,12 @@ fn network(network: Network, rails: &str) -> LabGuard {
     Lab::up(&spec).unwrap().guard()
 }
 
-/// How many rails each network is tried with.
+/// Rails that each network is tested with.
 fn rails(network: Network) -> &'static str {
     if network == Network::Pod { "unlimited" } else { "unlimited,unlimited,unlimited" }
 }
 
-/// Whether bytes come back over a rail. On one Ethernet the kernel chooses the source among all addresses of the subnet.
+/// Checks that bytes pass over a rail. On one Ethernet the kernel chooses the source among all addresses of the subnet.
 fn carries(lab: &Lab, rail: usize) {
     for address in [v4 as fn(&RailEnd) -> IpAddr, v6] {
         if lab.network() == Network::OneSubnet {
@@ -131,7 +131,7 @@ fn without_a_switch_no_mtu_can_be_set() {
 fn a_firewall_lets_one_way_in_and_ends_when_it_is_off() {
     let Some(_turn) = root_turn() else { return };
     let lab = network(Network::Routed, "unlimited");
-    // A connection from one side to the other, and back.
+    // Connects from one side to the other.
     let connects = |from: Side| {
         let ip = v4(lab.rails()[0].end(from.other()));
         let listener =

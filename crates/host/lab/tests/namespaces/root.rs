@@ -1,4 +1,4 @@
-//! Labs that root makes.
+//! Tests of labs made by root.
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -26,7 +26,8 @@ fn network(lab: &Lab) -> String {
             for line in text.lines() {
                 let fields = line.split_whitespace().collect::<Vec<_>>();
                 match file {
-                    // Link-local entries come when the kernel has looked for duplicates.
+                    // Link-local entries appear only after the kernel's duplicate address
+                    // detection.
                     "if_inet6" | "ipv6_route" if !line.contains("fd10") => continue,
                     "ipv6_route" => lines.push(format!("{side} {}", fields[..5].join(" "))),
                     _ => lines.push(format!("{side} {}", fields.join(" "))),
@@ -129,7 +130,7 @@ fn a_connection_under_way_survives_a_short_cut() {
     let (mut far, _) = listener.accept().unwrap();
     lab.set_link(0, false).unwrap();
     near.write_all(b"in the dark").unwrap();
-    // So long is the cut.
+    // The duration of the cut.
     std::thread::sleep(Duration::from_millis(100));
     lab.set_link(0, true).unwrap();
     far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -253,7 +254,7 @@ fn removing_a_lab_ends_the_processes_inside_but_not_those_that_visit() {
     assert_eq!(info.state, LabState::Ready);
     assert!((2..=3).contains(&info.processes), "{}", info.processes);
 
-    // This very process visits with a thread, and is still here afterwards.
+    // A thread of this process is inside, and the process must survive.
     let start = Instant::now();
     on(&lab, Side::A, || Lab::remove(&name)).unwrap();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
@@ -262,7 +263,7 @@ fn removing_a_lab_ends_the_processes_inside_but_not_those_that_visit() {
     assert!(lab.observe().unwrap().is_empty(), "links go even while the namespaces are held");
 }
 
-/// As a process sees it that has PIDs of its own, like one in a container.
+/// Simulates the view of a process with its own PIDs, like one in a container.
 #[test]
 fn a_lab_lives_as_long_as_its_maker_also_where_nobody_sees_that_process() {
     let Some(_turn) = root_turn() else { return };
@@ -284,7 +285,7 @@ fn a_lab_lives_as_long_as_its_maker_also_where_nobody_sees_that_process() {
     let other = Lab::up(&other).unwrap().guard();
     assert!(!other.abandoned().contains(&spec.name));
     other.down().unwrap();
-    // Its namespaces may be out of sight, too.
+    // The lab's namespaces may be invisible, too.
     unmount(&format!("/run/netns/polyrail-{}-b", spec.name));
     assert_eq!(state(), "in use by a process that can't be seen from here, in a container, say");
     for error in [Lab::up(&spec).unwrap_err(), Lab::remove(&spec.name).unwrap_err()] {
@@ -340,7 +341,7 @@ fn what_a_reboot_or_crash_leaves_is_listed_explained_and_replaced() {
     }
 }
 
-/// A guard for a lab that comes and goes several times.
+/// Removes at the end of the test a lab that is built several times.
 struct RemoveAtEnd<'a>(&'a str);
 
 impl Drop for RemoveAtEnd<'_> {
@@ -357,7 +358,7 @@ fn unmount(path: &str) {
 fn a_lab_that_lost_a_rail_is_called_broken() {
     let Some(_turn) = root_turn() else { return };
     let lab = lab("lost", "2x1gbit");
-    // Moving the far end away takes a real tool; `ip` is the test's, not the lab's.
+    // Removing one rail takes the `ip` program; only this test needs it, not the lab.
     let removed = lab.command(Side::A, "ip").args(["link", "del", "rail1"]).status();
     if !removed.is_ok_and(|status| status.success()) {
         return common::skipped("the `ip` program is missing (iproute2)");
@@ -370,13 +371,13 @@ fn a_lab_that_lost_a_rail_is_called_broken() {
 #[test]
 fn a_name_that_stands_for_a_namespace_in_use_does_no_harm_when_removed() {
     let Some(_turn) = root_turn() else { return };
-    // Keeps the directory there.
+    // This lab keeps the directory from being removed.
     let _other = lab("other", "1gbit");
     let name = format!("foreign-{}", std::process::id());
     let path = format!("/run/netns/polyrail-{name}-a");
     std::fs::write(&path, "").unwrap();
     rustix::mount::mount_bind("/proc/self/ns/net", path.as_str()).unwrap();
-    // A stranger to the lab in the same namespace as everybody else on this machine.
+    // An unrelated process in the machine's own namespace.
     let mut bystander = Command::new("sleep").arg("100").spawn().unwrap();
     Lab::remove(&name).unwrap();
     assert!(!Path::new(&path).exists());

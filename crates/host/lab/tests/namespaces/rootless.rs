@@ -1,7 +1,7 @@
 //! A lab without root, where user namespaces are allowed.
 //!
-//! As root, the test runs itself again as the user `nobody`. Such a lab can't be entered by a
-//! thread, so traffic is made by further runs of this program inside.
+//! As root, the test runs itself again as the user `nobody`. A thread can't enter such a lab, so
+//! further runs of this program inside make the traffic.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use crate::common::{self, skipped, v4, v6};
 use polyrail_lab::{Lab, LabError, LabState, Privilege, RailInfo, Rate, Side, availability};
 
 const ROLE: &str = "LAB_TEST_ROLE";
-/// What the role of a user of labs prints, before the reason, where there can be no lab.
+/// Prefix of the reason that the role `lab` prints when it can't make a lab.
 const NO_LAB: &str = "no lab without root: ";
 const NOBODY: u32 = 65534;
 
@@ -24,10 +24,10 @@ fn a_user_builds_uses_and_removes_a_lab() {
     let _turn = common::turn();
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    // Where cargo put this program, another user may not be able to read it.
+    // Another user may not be able to read the directory where cargo put this program.
     let program = folder.path().join("namespaces");
-    // By another process: a file that this one writes may still be open in a child that some
-    // other test is just starting, and then it cannot be run.
+    // Another process makes the copy: a file that this process writes may still be open in a child
+    // that another test is just starting, and then it can't be run.
     let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&program).status();
     assert!(copied.unwrap().success());
 
@@ -121,7 +121,7 @@ fn holder_that_ends_is_noticed() {
     assert!(matches!(Lab::remove(&spec.name), Err(LabError::UnknownLab { .. })));
 }
 
-/// Bits per second from a program on side a to one on side b.
+/// Returns the bits per second from a program on side a to one on side b.
 fn transfer(lab: &Lab, rail: &RailInfo, ipv6: bool) -> f64 {
     let ip = if ipv6 { v6(rail.end(Side::B)) } else { v4(rail.end(Side::B)) };
     let address = SocketAddr::new(ip, 5001);
@@ -157,7 +157,7 @@ fn send(address: SocketAddr) {
         while writer.write_all(&block).is_ok() {}
     });
     reader.read_exact(&mut [0; 6]).unwrap();
-    // The server may have hung up already.
+    // The server may have closed the connection already.
     let _ = stream.shutdown(std::net::Shutdown::Both);
     filling.join().unwrap();
 }

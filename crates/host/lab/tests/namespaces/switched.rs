@@ -1,4 +1,4 @@
-//! Labs with a switch, as root makes them.
+//! Tests of labs with a switch, made by root.
 
 use std::io::Write;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ fn switched(name: &str, nodes: usize, rails: &str) -> LabGuard {
     Lab::up(&spec).unwrap().guard()
 }
 
-/// A stream from one node to another over a rail.
+/// Opens a stream from one node to another over a rail.
 fn stream(lab: &Lab, rail: usize, from: Node, to: Node, ipv6: bool) -> [TcpStream; 2] {
     let end = lab.rails()[rail].end(to);
     let ip = if ipv6 { end.ipv6.expect("this machine runs IPv6").into() } else { end.ipv4.into() };
@@ -103,8 +103,8 @@ fn a_port_has_the_rate_of_its_rail_in_both_directions() {
 fn incast_gets_no_more_than_the_port_of_the_receiver_and_leaves_other_ports_alone() {
     let Some(_turn) = root_turn() else { return };
     let lab = switched("incast", 6, "300mbit");
-    // Three send to node 0: without a limit at the port that would be 900 Mbit/s. Nothing of what node 4 sends to
-    // node 5, and no acknowledgement of it, waits in the queue in front of node 0.
+    // Three nodes send to node 0: without a limit at the port that would be 900 Mbit/s. Packets from node 4 to node 5,
+    // and their acknowledgements, do not wait in the queue in front of node 0.
     let (mut into_one, mut aside) = (Vec::new(), Vec::new());
     for _ in 0..6 {
         let mut streams = Vec::new();
@@ -155,7 +155,7 @@ fn nodes_that_the_lab_has_not_are_refused() {
         assert!(matches!(error, LabError::UnknownNode { last: 2, .. }), "{error}");
         assert!(error.help().unwrap().contains("polyrail lab ls"));
     }
-    // The switch is the namespace behind the last node, and no node.
+    // The switch is the namespace after the last node, and `node(4)` is not a node of the lab.
     lab.command(node(4), "true").status().unwrap_err();
     for nodes in [0, 1, 33] {
         let mut wrong = spec("refuse-too", "1gbit");

@@ -24,7 +24,8 @@ fn at(started: Instant, seconds: u64) -> Snapshot {
     }
 }
 
-/// Two snapshots a second apart, each changed by `change`, which is told which one it is.
+/// Makes a sample from two snapshots a second apart; `change` edits each and gets its second, 0 or
+/// 1.
 fn sample(nics: &[NicStart], change: impl Fn(&mut Snapshot, u64)) -> Sample {
     let started = Instant::now();
     let [mut from, mut to] = [at(started, 0), at(started, 1)];

@@ -1,4 +1,4 @@
-//! A file that says by hand which CPU each queue's interrupt goes to.
+//! A file that sets the CPU of each queue's interrupt by hand.
 
 use polyrail_host::CpuSet;
 use polyrail_yaml::{Entry, Fault, Node, Position, excerpt};
@@ -8,7 +8,7 @@ use super::vectors::{Vector, Vectors};
 use crate::error::TuneError;
 use crate::yaml;
 
-/// What the file says, in its order.
+/// The rules of a map file, in the file's order.
 ///
 /// ```yaml
 /// eth1:
@@ -27,7 +27,7 @@ pub struct IrqMap {
     entries: Vec<MapEntry>,
 }
 
-/// What the file says about one device.
+/// The rules of the file for one device.
 #[derive(Clone, Debug)]
 pub struct MapEntry {
     device: String,
@@ -92,7 +92,7 @@ impl IrqMap {
         Ok(entries)
     }
 
-    /// The vectors that the map places, each once: the last rule that names it counts.
+    /// Returns the vectors that the map places, each once: the last rule that names a vector wins.
     pub(super) fn resolve<'a>(
         &self,
         vectors: &'a Vectors,
@@ -101,7 +101,7 @@ impl IrqMap {
         let refused = |at, fault| Err(yaml::fault_in(&self.file)(Fault::new(at, fault)));
         let mut found: Vec<(&Vector, Target)> = Vec::new();
         for entry in &self.entries {
-            // The name counts as a whole: `eth1` is not `eth10`.
+            // The name must match as a whole: `eth1` is not `eth10`.
             let is_device = |vector: &&Vector| {
                 vector.nics.contains(&entry.device)
                     || vector.id.pci == entry.device.to_ascii_lowercase()
@@ -154,7 +154,7 @@ impl Rule {
         let cpus = match self.which {
             Which::Rx | Which::Tx => {
                 let order: Vec<u32> = self.cpus.iter().collect();
-                // Every rule has CPUs.
+                // A rule has at least one CPU.
                 let cpu = order[vector.queue.unwrap_or(0) as usize % order.len()];
                 CpuSet::range(cpu, cpu)
             }

@@ -1,4 +1,4 @@
-//! Which queues an interrupt serves, in the kernel's own words, where the driver tells.
+//! Queues that an interrupt serves, as reported by the kernel where the driver supports that.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use polyrail_nic::{Napi, Netdev, Queue, QueueKind};
 use super::role::Role;
 use super::vectors::Vectors;
 
-/// Replaces what names say by what the kernel says. Drivers that do not tell, kernels before 6.8 and
-/// copies of another machine's files leave everything as it is.
+/// Replaces roles derived from names with the kernel's. Drivers that report nothing, kernels before 6.8 and copies of
+/// another machine's files leave everything as it is.
 pub(super) fn ask(root: &Sysroot, vectors: &mut Vectors) {
     if !root.is_live() {
         return;
@@ -30,7 +30,8 @@ pub(super) fn ask(root: &Sysroot, vectors: &mut Vectors) {
     }
 }
 
-/// Role and queue by interrupt. An interrupt of several queues goes by the lowest of them.
+/// Maps each interrupt to its role and queue. An interrupt of several queues gets the lowest of
+/// them.
 fn by_irq(napis: &[Napi], queues: &[Queue]) -> BTreeMap<u32, (Role, u32)> {
     let mut told: BTreeMap<u32, (Role, u32)> = BTreeMap::new();
     for queue in queues {

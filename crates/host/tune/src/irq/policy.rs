@@ -1,4 +1,4 @@
-//! Which CPU each queue's interrupt should go to.
+//! Policies that choose the CPU for each queue's interrupt.
 
 mod placer;
 
@@ -15,19 +15,19 @@ use crate::machine::Machine;
 use crate::plan::{Plan, Skipped};
 use crate::target::Target;
 
-/// How queues are placed when nobody says where each should go.
+/// Placement of queues where no map names their CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Over all CPUs of the machine, one after the other.
+    /// All CPUs of the machine, one after the other.
     Spread,
-    /// Over the CPUs of the interface's own node.
+    /// The CPUs of the interface's own node.
     Numa,
-    /// All on one CPU of the interface's own node.
+    /// One CPU of the interface's own node for all queues.
     Single,
     /// A core for each queue on the interface's own node, apart from CPU 0, from isolated CPUs,
     /// from workers, and from the cores of other interfaces.
     Split,
-    /// On the other thread of the core whose worker uses the queue.
+    /// The other thread of the core whose worker uses the queue.
     Colocate,
 }
 
@@ -54,7 +54,7 @@ impl Policy {
         ("colocate", Self::Colocate),
     ];
 
-    /// As the command line spells it.
+    /// The name on the command line.
     pub fn word(self) -> &'static str {
         let found = Self::ALL.iter().find(|(_, policy)| *policy == self);
         found.map_or("", |(word, _)| word)
@@ -137,7 +137,7 @@ fn want(plan: &mut Plan, machine: &mut dyn Machine, vector: &Vector, cpus: &CpuS
         Ok(None) => return skip(plan, vector, "has no affinity to set"),
         Err(fault) => return skip(plan, vector, &fault.to_string()),
     };
-    // Since Linux 6.11 the kernel says by the file's mode that it places a vector itself.
+    // Since Linux 6.11 a read-only file mode marks a vector that the kernel places itself.
     let path = format!("/proc/irq/{}/smp_affinity_list", vector.irq);
     if machine.root().is_read_only(path) {
         return skip(plan, vector, "is managed: the kernel places it itself");
@@ -153,7 +153,7 @@ fn skip(plan: &mut Plan, vector: &Vector, reason: &str) {
     });
 }
 
-/// Such as `eth1 rx 3`.
+/// Describes a vector, such as `eth1 rx 3`.
 fn describe(vector: &Vector) -> String {
     let nic = match vector.nics.is_empty() {
         true => vector.id.pci.clone(),
@@ -165,7 +165,7 @@ fn describe(vector: &Vector) -> String {
     }
 }
 
-/// The interfaces with interrupts of queues that the user means: a bond stands for its members.
+/// Returns the chosen interfaces that have interrupts of queues; a bond stands for its members.
 fn chosen(
     vectors: &Vectors,
     topology: &Topology,
@@ -194,7 +194,7 @@ fn chosen(
     }
 }
 
-/// Says which interfaces have vectors of which no name is understood.
+/// Returns a warning for each interface none of whose vectors has a known kind of name.
 fn nameless(vectors: &Vectors, nics: &[String]) -> Vec<String> {
     let without = nics.iter().filter(|nic| queues(vectors.of_nic(nic)).is_empty());
     without
@@ -209,7 +209,7 @@ fn nameless(vectors: &Vectors, nics: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The numbers and roles of the queues that vectors serve.
+/// Returns the numbers and roles of the queues that vectors serve.
 fn queues<'a>(vectors: impl IntoIterator<Item = &'a Vector>) -> BTreeSet<(u32, Role)> {
     let queues = vectors.into_iter().filter(|vector| vector.role.is_queue());
     queues.filter_map(|vector| Some((vector.queue?, vector.role))).collect()

@@ -1,4 +1,4 @@
-//! Programs that move interrupts by themselves.
+//! Programs that move interrupts on their own.
 
 use polyrail_host::{Sysroot, system_program};
 
@@ -6,20 +6,20 @@ use crate::balancer::{self, RUNNING, STOPPED};
 use crate::plan::Plan;
 use crate::target::Target;
 
-/// Their names as the kernel lists them.
+/// The programs' names as the kernel lists them.
 const RIVALS: &[&str] = &["irqbalance", "tuned", "irqd", "numad", "google_set_mult"];
 
-/// Running programs that may move interrupts behind one's back: process and name.
+/// Lists running programs that may move interrupts on their own: process and name.
 pub fn rivals_running(root: &Sysroot) -> Vec<(u32, String)> {
     let processes = root.list_optional("/proc").unwrap_or_default();
     let numbers = processes.iter().filter_map(|name| name.parse::<u32>().ok());
-    // A process that ends meanwhile is no rival any more.
+    // A process that ends meanwhile no longer matters.
     let named = numbers.filter_map(|pid| Some((pid, system_program(root, pid)?)));
     named.filter(|(_, name)| RIVALS.contains(&name.as_str())).collect()
 }
 
-/// Makes the plan stop irqbalance before anything else, so that undoing the plan starts it again
-/// last. Notes in the plan what was found.
+/// Makes the plan stop irqbalance first, so that undoing the plan starts it again last. Adds a
+/// warning to the plan if irqbalance does not run.
 pub fn stop_irqbalance(root: &Sysroot, mut plan: Plan) -> Plan {
     let planned: Vec<Target> = plan.wanted().map(|(target, ..)| target.clone()).collect();
     let found = balancer::find(root);
@@ -27,7 +27,7 @@ pub fn stop_irqbalance(root: &Sysroot, mut plan: Plan) -> Plan {
         plan.warnings.push("irqbalance does not run, so there is nothing to stop".to_owned());
     }
     for target in found.into_iter().filter(|target| !planned.contains(target)) {
-        // One that ends meanwhile needs no stopping.
+        // A process that ends meanwhile needs no stopping.
         let Some(old) = balancer::read(root, &target) else { continue };
         let reason = match (&target, old.as_str()) {
             (_, STOPPED) => "it is stopped already",

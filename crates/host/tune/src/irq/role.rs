@@ -1,8 +1,8 @@
-//! What a vector is for, by the name that its driver gave it.
+//! The purpose of a vector, derived from the name that its driver gave it.
 
 use serde::{Deserialize, Serialize};
 
-/// What a vector serves.
+/// The purpose of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -14,9 +14,9 @@ pub enum Role {
     Both,
     /// The device itself: configuration, link state, firmware.
     Management,
-    /// A device that is no network interface.
+    /// A device other than a network interface.
     Other,
-    /// A network interface's, but of unknown purpose.
+    /// A vector of a network interface, of unknown purpose.
     Unknown,
 }
 
@@ -26,7 +26,7 @@ impl Role {
         matches!(self, Self::Rx | Self::Tx | Self::Both)
     }
 
-    /// Why a plan leaves a vector without a queue alone.
+    /// Returns the reason why a plan leaves a vector without a queue alone.
     pub(super) fn why_skipped(self) -> &'static str {
         match self {
             Self::Unknown => "has a name that says no purpose known here; a map can place it",
@@ -49,7 +49,8 @@ impl Role {
 
 /// A form of names: `*` is any text, `#` is a number, and upper case counts as lower.
 struct Form {
-    /// The drivers whose names have this form, where those of others mean something else by it.
+    /// The drivers whose names have this form, if other drivers use it with another meaning; empty
+    /// for all.
     drivers: &'static [&'static str],
     name: &'static str,
     role: Role,
@@ -59,12 +60,12 @@ const fn form(name: &'static str, role: Role) -> Form {
     Form { drivers: &[], name, role }
 }
 
-/// The forms, the first that fits counts. A name is compared as a whole, because interfaces can be
-/// called `mgmt0` or `other`. Sources: the drivers of Linux 6.12 below `drivers/net/ethernet`, by
-/// the file that calls `request_irq`.
+/// The forms; the first match wins. A name is compared as a whole, because interfaces can be called
+/// `mgmt0` or `other`. Sources: the drivers of Linux 6.12 below `drivers/net/ethernet`, by the file
+/// that calls `request_irq`.
 const FORMS: &[Form] = &[
-    // ice_main.c, i40e_main.c: `ice-0000:17:00.0:misc`; fdir and control interfaces have queues of
-    // their own, which carry rules and no packets: `i40e-0000:17:00.0:fdir-TxRx-0`.
+    // ice_main.c, i40e_main.c: `ice-0000:17:00.0:misc`; fdir and control interfaces have their own
+    // queues, which carry rules and no packets: `i40e-0000:17:00.0:fdir-TxRx-0`.
     form("*:misc", Role::Management),
     form("*:ll_ts", Role::Management),
     form("*:mbx", Role::Management),
@@ -142,31 +143,31 @@ const FORMS: &[Form] = &[
     Form { drivers: &["tg3"], name: "*-#", role: Role::Management },
 ];
 
-/// Drivers whose vector for the link is called like the interface, where queues have others.
+/// Drivers that name the link's vector after the interface, and the queues' vectors differently.
 const LINK_BY_NAME: &[&str] =
     &["e1000e", "igb", "igbvf", "igc", "ixgbe", "ixgbevf", "txgbe", "ngbe", "fm10k", "cxgb4"];
 
-/// What a driver of an interface says about one of its vectors.
+/// Facts about one vector of a network interface, from its driver.
 pub(super) struct Named<'a> {
     pub(super) action: &'a str,
-    /// The driver's; empty if unknown.
+    /// The driver's name; empty if unknown.
     pub(super) driver: &'a str,
     /// The interfaces of the device.
     pub(super) nics: &'a [String],
-    /// How many vectors the device has.
+    /// Number of vectors of the device.
     pub(super) vectors: u32,
-    /// How many of them are `gve`'s for queues.
+    /// Number of those vectors that are `gve`'s for queues.
     pub(super) blocks: u32,
 }
 
-/// Role and queue, as the driver of a network interface encodes them in a vector's name.
+/// Reads role and queue from a vector's name, as the driver of a network interface encodes them.
 ///
-/// `gve` counts queues that send first, and those that receive from half of its vectors on,
-/// however many queues are in use.
+/// `gve` numbers sending queues first, and receiving queues from half of its vectors on, however
+/// many queues are in use.
 pub(super) fn role(named: &Named<'_>) -> (Role, Option<u32>) {
     let name = named.action.split_once('@').map_or(named.action, |(name, _)| name);
     if named.nics.iter().any(|nic| nic == name) {
-        // One vector has to serve everything.
+        // A single vector serves everything.
         return match named.vectors {
             1 => (Role::Both, Some(0)),
             _ if LINK_BY_NAME.contains(&named.driver) => (Role::Management, None),
@@ -197,7 +198,8 @@ pub(super) fn role(named: &Named<'_>) -> (Role, Option<u32>) {
     }
 }
 
-/// Whether a name has a form: its last number, or that it has none.
+/// Matches a name with a form: `None` if it does not fit, else the name's last number, if it has
+/// one.
 fn fits(form: &[u8], name: &[u8], last: Option<u32>) -> Option<Option<u32>> {
     match form {
         [] => name.is_empty().then_some(last),

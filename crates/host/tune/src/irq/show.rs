@@ -1,4 +1,4 @@
-//! Where interrupts go now.
+//! Shows the current CPUs of interrupts.
 
 use std::time::Duration;
 
@@ -8,41 +8,41 @@ use serde::Serialize;
 use super::role::Role;
 use super::vectors::Vectors;
 
-/// A vector of a network interface, with everything the kernel says about where it goes.
+/// A vector of a network interface, with everything that the kernel reports about its CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shown {
     /// The interface; several with commas, if ports of one device share the vector.
     pub nic: String,
-    /// The node of its device; `None` if unknown.
+    /// The node of the interface's device; `None` if unknown.
     pub nic_node: Option<u32>,
     pub pci: String,
     /// The vector's place in the device.
     pub index: u32,
-    /// Its number, until the next restart of machine or driver.
+    /// The interrupt's number, until the next restart of machine or driver.
     pub irq: u32,
-    /// The driver's name for it.
+    /// The driver's name for the vector.
     pub action: String,
     pub role: Role,
     /// The queue, counted from 0 in each direction.
     pub queue: Option<u32>,
-    /// The CPUs that it may go to, as a list.
+    /// The CPUs that the interrupt may go to, as a list.
     pub wanted: Option<String>,
-    /// The CPUs that it really goes to; `None` if the kernel does not tell.
+    /// The CPUs that the interrupt really goes to; `None` if the kernel does not report them.
     pub effective: Option<String>,
-    /// The driver's wish; `None` if it has none.
+    /// The CPUs that the driver prefers; `None` if it has no preference.
     pub hint: Option<String>,
-    /// Whether it goes to CPUs of the interface's node; `None` if either is unknown, or if it may go
-    /// to CPUs of other nodes, too.
+    /// Whether the interrupt goes to CPUs of the interface's node; `None` if either is unknown, or if it may go to CPUs
+    /// of other nodes, too.
     pub is_on_node: Option<bool>,
-    /// How often it came since the machine was booted.
+    /// Number of interrupts since the machine was booted.
     pub total: u64,
-    /// How often it came per second while this was measured; `None` if nothing was.
+    /// Interrupts per second during the measurement; `None` without one.
     pub per_second: Option<f64>,
-    /// The CPU that it came to most often while this was measured, or since boot.
+    /// The CPU that got most interrupts during the measurement, or since boot without one.
     pub busiest_cpu: Option<u32>,
 }
 
-/// Shows the vectors of `nics` (none means all), counting for `window` how often they come. A window of zero reads once.
+/// Shows the vectors of `nics` (empty means all), counting their interrupts for `window`. A window of zero reads once.
 ///
 /// # Errors
 /// [`ReadError`] with the path.
@@ -110,7 +110,8 @@ pub fn show(
     Ok(shown)
 }
 
-/// Interrupts between two reads. CPUs may go and come meanwhile, and counters wrap at 2³².
+/// Returns the interrupts between two reads. CPUs may come and go meanwhile, and counters wrap at
+/// 2³².
 fn difference(before: &[(u32, u64)], after: &[(u32, u64)]) -> Vec<(u32, u64)> {
     let of = |cpu: u32| before.iter().find(|(known, _)| *known == cpu).map(|(_, count)| *count);
     let delta = |cpu: u32, now: u64| match of(cpu) {

@@ -9,24 +9,24 @@ use polyrail_host::{
 use super::role::{Named, Role, is_gve_block, role};
 use crate::target::VectorId;
 
-/// A vector and its number at the moment.
+/// A vector and its current number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vector {
     pub id: VectorId,
-    /// Its number, until the next restart of machine or driver.
+    /// The interrupt's number, until the next restart of machine or driver.
     pub irq: u32,
-    /// The interfaces that it serves; none if its device is not a network interface, several if
-    /// ports of one device share it.
+    /// The interfaces that the vector serves; empty if its device is not a network interface,
+    /// several if ports of one device share it.
     pub nics: Vec<String>,
     pub role: Role,
-    /// The queue that it serves, counted from 0 in each direction.
+    /// The queue that the vector serves, counted from 0 in each direction.
     pub queue: Option<u32>,
 }
 
 /// All vectors of all PCI devices that a driver handles.
 #[derive(Clone, Debug, Default)]
 pub struct Vectors {
-    /// In the order of devices and of vectors in them.
+    /// Ordered by device, and by vector within a device.
     pub list: Vec<Vector>,
     numbers: HashMap<VectorId, u32>,
 }
@@ -34,7 +34,7 @@ pub struct Vectors {
 const PCI_FOLDER: &str = "/sys/bus/pci/devices";
 
 impl Vectors {
-    /// Reads them below the root.
+    /// Reads the vectors below the root.
     ///
     /// # Errors
     /// [`ReadError`] if `/proc/interrupts` can't be read. Devices whose files are damaged are left
@@ -51,10 +51,12 @@ impl Vectors {
             let folder = format!("{PCI_FOLDER}/{device}");
             let numbers = values.names(format!("{folder}/msi_irqs"));
             let numbers: Vec<u32> = numbers.iter().filter_map(|name| name.parse().ok()).collect();
-            // Their order is that of the device; the list has gaps where nobody handles one.
+            // The numbers are in the device's order; the result has gaps where no driver handles a
+            // vector.
             let handled = numbers.iter().enumerate().filter_map(|(place, number)| {
                 let irq = by_number.get(number)?;
-                // The chip tells the index since Linux 6.3; before, it is the place in the list.
+                // Since Linux 6.3 the interrupt chip reports the index; before, it is the place in
+                // the list.
                 let index = irq.pci.and(irq.hwirq).unwrap_or(place as u64);
                 Some((u32::try_from(index).ok()?, *irq))
             });
@@ -65,8 +67,9 @@ impl Vectors {
         Ok(Self { list, numbers })
     }
 
-    /// As [`Self::read`]. On the running machine this also asks the kernel which queues each
-    /// interrupt serves: where the driver tells, that is more reliable than names.
+    /// Reads the vectors as [`Self::read`] does. On the running machine this also asks the kernel
+    /// for the queues of each interrupt: where the driver reports them, that is more reliable than
+    /// names.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -76,19 +79,19 @@ impl Vectors {
         Ok(vectors)
     }
 
-    /// The number of a vector; `None` if it does not exist (any more).
+    /// Returns the number of a vector; `None` if it does not exist (any more).
     pub fn find(&self, id: &VectorId) -> Option<u32> {
         self.numbers.get(id).copied()
     }
 
-    /// The vectors of one interface, whose name must match as a whole.
+    /// Returns the vectors of one interface, whose name must match as a whole.
     pub fn of_nic<'a>(&'a self, nic: &'a str) -> impl Iterator<Item = &'a Vector> {
         self.list.iter().filter(move |vector| vector.nics.iter().any(|known| known == nic))
     }
 
-    /// The names of interfaces that have queue vectors, or vectors that may be some.
+    /// Returns the names of interfaces that have queue vectors, or vectors of unknown purpose.
     pub fn nics(&self) -> Vec<String> {
-        // A driver whose names say nothing may still tell the kernel.
+        // A driver with unknown names may still report its queues to the kernel.
         let may_have = |vector: &&Vector| vector.role.is_queue() || vector.role == Role::Unknown;
         let queues = self.list.iter().filter(may_have);
         let mut names: Vec<String> = queues.flat_map(|vector| vector.nics.clone()).collect();
@@ -103,8 +106,8 @@ impl Vectors {
     }
 }
 
-/// Says which of the interfaces (none means all) have no vectors, and why: what is left out
-/// without a word looks like an oversight.
+/// Explains which of the interfaces (empty means all) have no vectors, and why: silently leaving
+/// them out would look like an oversight.
 ///
 /// # Errors
 /// As [`Vectors::read`].
@@ -119,7 +122,7 @@ pub fn without_vectors(
 impl Vectors {
     pub(super) fn missing(&self, topology: &Topology, nics: &[String]) -> Vec<String> {
         let is_meant = |nic: &&Nic| match nics.is_empty() {
-            // An interface above another one, and a representor, use the vectors of another.
+            // A stacked interface or a representor uses the vectors of another interface.
             true => topology.carriers(&nic.name).iter().all(|carrier| carrier.name == nic.name),
             false => nics.contains(&nic.name),
         };
@@ -149,7 +152,7 @@ fn add(
     let blocks = handled.iter().filter(is_block).count() as u32;
     let vectors = handled.len() as u32;
     for (index, irq) in handled {
-        // Vectors of MSI are never shared by devices, but ports of a PCI bridge have one together.
+        // Devices never share MSI vectors, but ports of a PCI bridge share one.
         let action = irq.actions.join(", ");
         let nics: Vec<String> =
             ports.served(address, &action).into_iter().map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Who changes a plan back.
+//! Finds the programs that change a plan's values back.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -13,15 +13,15 @@ use crate::plan::Plan;
 use crate::target::Target;
 use crate::verify::{State, verify};
 
-/// Checks repeatedly whether a plan holds, and reports what changed since the last look.
+/// Checks repeatedly whether a plan holds, and reports changes since the last check.
 #[derive(Debug)]
 pub struct Watch {
     plan: Plan,
     managed: Vec<Target>,
-    /// The last verdict on each target, with the value.
+    /// The last state and value of each target.
     last: HashMap<Target, (State, Option<String>)>,
     online: Option<String>,
-    /// Targets that this process has set, and no look has seen since.
+    /// Targets that this process has set since the last check.
     own: HashSet<Target>,
 }
 
@@ -29,18 +29,18 @@ pub struct Watch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sighting {
     pub target: Target,
-    /// The owner of the value, for people.
+    /// The owner of the value, for messages.
     pub what: String,
     /// The value that the plan wants.
     pub wanted: String,
     /// The current value; `None` if the target is gone.
     pub found: Option<String>,
-    /// Whether it is as planned again.
+    /// Whether the value is as planned again.
     pub is_good: bool,
     pub by: Writer,
 }
 
-/// Who has changed a value.
+/// The writer that changed a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "who")]
 pub enum Writer {
@@ -49,15 +49,15 @@ pub enum Writer {
         pid: u32,
         name: String,
         command: String,
-        /// Its control group, which names the service.
+        /// The process's control group, which names the service.
         cgroup: String,
     },
     /// No process wrote to the file, so the kernel or a driver did.
     Kernel {
-        /// What happened at the same time, if anything did.
+        /// An event at the same time, if there was one.
         because: Option<String>,
     },
-    /// This process, as [`Watch::set_again`] was called.
+    /// This process, as reported by [`Watch::set_again`].
     Own,
     /// Writes can't be watched here.
     Unknown,
@@ -89,12 +89,12 @@ impl Watch {
         self.own.extend(targets);
     }
 
-    /// How many values are not as planned, as of the last look.
+    /// Number of values that were not as planned at the last check.
     pub fn off_plan(&self) -> usize {
         self.last.values().filter(|(state, _)| !state.holds()).count()
     }
 
-    /// The files whose writers reveal who changed something.
+    /// Returns the files to watch for writers.
     ///
     /// # Errors
     /// [`TuneError`] if the machine can't be read.
@@ -117,8 +117,8 @@ impl Watch {
         Ok(files)
     }
 
-    /// The changes since the last look. `writes` are the writes seen meanwhile; `None` where writes
-    /// can't be watched.
+    /// Returns the changes since the last call. `writes` are the writes seen meanwhile; `None`
+    /// where writes can't be watched.
     ///
     /// # Errors
     /// [`TuneError`] if the machine can't be read.
@@ -141,7 +141,7 @@ impl Watch {
                 None => !is_good,
                 Some((_, value)) => *value != one.found,
             };
-            // A rival that writes the same wrong value again is news each time.
+            // A rival that writes the same wrong value again is reported each time.
             let files = one_target_files(machine, &one.target);
             let write = writes.and_then(|writes| {
                 let own = std::process::id();
@@ -155,7 +155,7 @@ impl Watch {
             let last = || writes?.iter().rfind(|write| files.contains(&write.path));
             let by = match (if is_good { last() } else { write }, writes) {
                 _ if is_own => Writer::Own,
-                // A program is not a file, and the kernel starts none.
+                // irqbalance is a program, not a file, and the kernel does not start it.
                 _ if one.target.is_balancer() => Writer::Unknown,
                 (Some(write), _) => Writer::Process {
                     pid: write.pid,
@@ -196,7 +196,7 @@ fn cause(events: &[Event]) -> Option<String> {
         Event::Gone { nic } => Some(format!("{nic} went away")),
         Event::Overflow => None,
     };
-    // A change of settings takes the link down and up: the change is the cause.
+    // A change of settings takes the link down and up, so the change is the cause.
     let changes = events.iter().filter(|event| matches!(event, Event::Changed { .. }));
     changes.chain(events).find_map(words)
 }

@@ -1,4 +1,4 @@
-//! One wish of a profile.
+//! One rule of a profile.
 
 use polyrail_host::CpuSet;
 use polyrail_nic::Setting;
@@ -7,18 +7,19 @@ use polyrail_yaml::{Entry, Fault, Node, Position, excerpt};
 use crate::plan::check_path;
 use crate::target::Target;
 
-/// What a profile wants of one kind of value.
+/// The wanted value for one kind of setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub subject: Subject,
-    /// Which of several numbers in one value, counted from 0; `None` if there is one.
+    /// The index of the number to change, for a value of several numbers, counted from 0; `None` if
+    /// there is one.
     pub field: Option<usize>,
     pub aim: Aim,
     pub why: String,
     pub source: String,
 }
 
-/// What a rule is about.
+/// The setting that a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A file; `{nic}` stands for each interface, and one `*` for a number.
@@ -33,7 +34,7 @@ pub enum Aim {
     AtLeast(u64),
     AtMost(u64),
     Equals(String),
-    /// As much as the device can have.
+    /// The maximum of the device.
     Maximum,
     /// A mask of no CPUs.
     NoCpus,
@@ -42,7 +43,7 @@ pub enum Aim {
 }
 
 impl Subject {
-    /// For people: what group of settings it belongs to.
+    /// The group of settings, for messages.
     pub fn group(&self) -> &str {
         match self {
             Self::File(path) if path.starts_with("/proc/sys/") => "sysctl",
@@ -54,7 +55,7 @@ impl Subject {
         }
     }
 
-    /// Whether there is one for each interface.
+    /// Whether the setting exists for each interface.
     pub(super) fn is_of_nics(&self) -> bool {
         match self {
             Self::File(path) => path.contains("{nic}"),
@@ -62,7 +63,7 @@ impl Subject {
         }
     }
 
-    /// Stands in for a missing value.
+    /// Returns a target that stands for a missing value.
     pub(super) fn as_target(&self) -> Target {
         match self {
             Self::File(path) => Target::File { path: path.clone() },
@@ -74,7 +75,7 @@ impl Subject {
 }
 
 impl Aim {
-    /// The line of a profile.
+    /// Returns the aim as written in a profile.
     pub(super) fn as_written(&self) -> String {
         match self {
             Self::AtLeast(least) => format!("at_least: {least}"),
@@ -149,10 +150,10 @@ impl Rule {
         })
     }
 
-    /// The whole new value; `None` if the old one is as good or better.
+    /// Returns the whole new value; `None` if the old one is as good or better.
     ///
     /// # Errors
-    /// Why the value can't be computed, for people.
+    /// The reason why the value can't be computed, as text for messages.
     pub fn wanted(
         &self,
         old: &str,
@@ -178,14 +179,14 @@ impl Rule {
             }
             Aim::NoCpus => {
                 let cpus = CpuSet::parse_mask(now).map_err(|error| error.to_string())?;
-                // Zero in as many digits as there are.
+                // Write zeros in as many digits as before.
                 let zero = |c: char| if c == ',' { c } else { '0' };
                 (!cpus.is_empty()).then(|| now.chars().map(zero).collect())
             }
             Aim::NearQueue => {
                 let cpus = CpuSet::parse_mask(now).map_err(|error| error.to_string())?;
                 let (mask, wanted) = mask.ok_or("is not a file of a queue")?;
-                // Somebody chose the narrower mask, and it is no worse.
+                // A narrower mask was chosen on purpose, and it is no worse.
                 let is_good = !cpus.is_empty() && cpus.is_subset(wanted);
                 (!is_good).then(|| mask.to_owned())
             }

@@ -1,4 +1,4 @@
-//! irqbalance: stopped before a plan is carried out, started again after it is taken back.
+//! irqbalance is stopped before a plan is carried out, and started again after it is undone.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -51,7 +51,7 @@ fn it_stops_first_and_starts_again_last() {
     let before = files(&fixture.root());
     let plan = stop_irqbalance(&fixture.root(), plan_of(&mut machine, Policy::Split));
     assert_eq!(Plan::parse(&plan.to_json()).unwrap(), plan);
-    // Twice is once.
+    // Adding it twice changes nothing.
     assert_eq!(stop_irqbalance(&fixture.root(), plan.clone()), plan);
     apply(&mut machine, &mut RealDisk, &state, &plan, &ApplyOptions::default()).unwrap();
     assert_eq!(machine.log.first(), Some(&SERVICE));
@@ -59,7 +59,7 @@ fn it_stops_first_and_starts_again_last() {
     let all = machine.log.len();
     assert!(all > 10);
 
-    // Somebody starts it: the plan does not hold any more.
+    // When irqbalance is started by hand, the plan does not hold any more.
     machine = machine.with(SERVICE, "running");
     let checked = verify(&mut machine, &plan, &[], std::time::Duration::ZERO).unwrap();
     let service = checked.iter().find(|one| one.target == SERVICE).unwrap();
@@ -135,7 +135,7 @@ fn a_process_without_a_service_is_paused_and_goes_on() {
     assert_eq!(now(&mut machine).as_deref(), Some("stopped"));
     machine.write(&target, "running").unwrap();
     assert_eq!(now(&mut machine).as_deref(), Some("running"));
-    // Another process may have its PID by now: that one gets no signal.
+    // Another process may have taken over the PID: it must get no signal.
     let later = Target::IrqbalanceProcess { pid, start_ticks: 1 };
     let error = machine.write(&later, "stopped").unwrap_err();
     assert!(error.to_string().contains("can't be stopped or started: No such process"), "{error}");

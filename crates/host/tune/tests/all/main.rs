@@ -1,4 +1,4 @@
-//! Plans, and what carries them out and takes them back.
+//! Tests of plans, of applying and of undoing them.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Where queues are planned to go, on machines of every shape, and files that can't be used.
+//! Planned places of queues on machines of every shape, and files that can't be used.
 
 use std::collections::BTreeMap;
 
@@ -323,8 +323,8 @@ proptest! {
 
     #[test]
     fn text_that_is_nothing_is_refused(text in "[\\PC\n]{1,200}") {
-        // Random text is never a plan, map or profile, but a text without a word can be an empty
-        // one.
+        // Random text is never a valid plan, map or profile, except that blank or comment lines are
+        // an empty map or profile.
         prop_assert!(Plan::parse(&text).is_err());
         let is_blank = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
         let is_nothing = text.lines().all(is_blank);

@@ -1,5 +1,5 @@
-//! RSS tables and rings as plans: a driver made of a string stands in for a real one, which the virtual
-//! machine test has.
+//! RSS tables and rings as plans. A simulated driver that holds a string replaces a real one, which the virtual machine
+//! test has.
 
 use polyrail_host::Sysroot;
 use polyrail_nic::Group;
@@ -38,7 +38,7 @@ fn a_table_is_written_read_back_and_put_back_from_the_journal() {
         apply(&mut machine, &mut RealDisk, &state, &plan, &ApplyOptions::default()).unwrap();
         assert_eq!(table_of(&machine), Some(table));
     }
-    // The same again is nothing to do.
+    // The same plan again changes nothing.
     let again = plan_rss(&mut machine, "eth1", &Spread::Weights(vec![0, 3, 1])).unwrap();
     assert!(again.changes.is_empty() && again.unchanged.len() == 1);
     reset(&mut machine, &mut RealDisk, &state, "nic", &Which::Pristine, false).unwrap();

@@ -1,4 +1,4 @@
-//! All of a plan or nothing of it, whatever goes wrong.
+//! A plan is carried out completely or not at all, whatever goes wrong.
 
 use std::cell::Cell;
 use std::fs;
@@ -182,7 +182,7 @@ fn a_roll_back_that_fails_names_what_is_left_and_reset_can_try_again() {
     let stage = Stage::new();
     let before = stage.files();
     let plan = stage.plan();
-    // The first vector can be written once, and the last not at all.
+    // A machine whose first vector can be written once, and whose last can't be written at all.
     struct Turns(Shaky);
     impl polyrail_tune::Machine for Turns {
         fn read(
@@ -220,7 +220,7 @@ fn a_roll_back_that_fails_names_what_is_left_and_reset_can_try_again() {
         }
     }
     let only: Plan = {
-        // The vector that turns bad comes first.
+        // The vector whose second write fails comes first.
         let mut plan = plan;
         let is_first = |change: &polyrail_tune::Change| change.what == "eth1 rx 1";
         plan.changes.sort_by_key(|change| !is_first(change));
@@ -253,7 +253,7 @@ fn a_disk_that_fills_up_at_any_byte_leaves_the_host_as_it_was() {
         let error = apply(&mut stage.machine(), &mut disk, &state, &plan, &options).unwrap_err();
         assert!(error.to_string().contains("No space left on device"), "{left}: {error}");
         assert_eq!(stage.files(), before, "{left} bytes");
-        // The rest of the journal is readable and undoes only what happened.
+        // The rest of the journal is readable and undoes only completed writes.
         let mut machine = stage.machine();
         reset(&mut machine, &mut RealDisk, &state, "irq", &Which::Latest, false).unwrap();
         assert_eq!(machine.writes, 0, "{left} bytes");
@@ -293,7 +293,7 @@ fn a_torn_last_line_is_no_damage_and_a_broken_line_before_it_is() {
     fs::write(&path, format!("{whole}{{\"step\":\"wri")).unwrap();
     stage.reset(&Which::Latest).unwrap();
     assert_eq!(stage.files(), before);
-    // The journal went on behind the torn line, and is whole ever after.
+    // The journal continued after the torn line, and stays readable.
     stage.reset(&Which::Pristine).unwrap();
 
     stage.apply(&mut stage.machine()).unwrap();
@@ -394,7 +394,8 @@ fn several_sessions_go_back_to_the_first_values_whatever_was_reset_between() {
     assert!(error.to_string().starts_with("session `none`: does not exist; allowed: 2"), "{error}");
 }
 
-/// `host watch --enforce` carries a plan out again after others have changed values.
+/// Simulates `host watch --enforce`, which carries a plan out again after others have changed
+/// values.
 #[test]
 fn sessions_that_carried_out_one_plan_are_undone_together() {
     let stage = Stage::new();
@@ -487,7 +488,7 @@ fn a_value_that_something_else_has_set_since_stays_and_force_restores_it() {
         now.iter().find(|(_, text)| *text == "7\n").map(|(path, _)| path.clone()).unwrap();
     now.insert(of_path.clone(), before[&of_path].clone());
     assert_eq!(now, before, "every other value is as before");
-    // Nothing of the session is left, so it is over.
+    // No change of the session is left, so it is closed.
     assert_eq!(stage.reset(&Which::Latest).unwrap(), []);
     reset(&mut stage.machine(), &mut RealDisk, &stage.state(), "irq", &Which::Pristine, true)
         .unwrap();
@@ -565,7 +566,7 @@ fn root_undoes_and_begins_no_journal_that_another_user_can_change() {
 fn a_value_of_a_copy_of_a_machine_is_no_link_out_of_it_and_no_second_name() {
     let stage = Stage::new();
     let root = stage.fixture.root();
-    // On the file system of the copy, where a file of it can get a second name.
+    // The folder is on the copy's file system, where a file of the copy can get a second name.
     let folder = tempfile::tempdir_in(root.root().parent().unwrap()).unwrap();
     let outside = folder.path().join("outside");
     fs::write(&outside, "old").unwrap();
@@ -591,7 +592,8 @@ fn a_session_of_a_copy_that_has_the_names_of_another_machine_is_undone_there_alo
     copy.apply(&mut copy.machine()).unwrap();
     let before = other.files();
     for force in [false, true] {
-        // Both have one name, boot and kernel, and root keeps the sessions of both in one folder.
+        // Both copies have the same name, boot and kernel, and root keeps the sessions of both in
+        // one folder.
         let mut machine = other.machine();
         let undone =
             reset(&mut machine, &mut RealDisk, &copy.state(), "irq", &Which::Latest, force);

@@ -1,4 +1,4 @@
-//! A machine of files with faults between the code and it.
+//! A machine made of files that injects faults.
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
 use std::collections::BTreeMap;
@@ -12,29 +12,29 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_tune::irq::{Policy, PolicyOptions};
 use polyrail_tune::{Disk, Fault, Machine, Plan, RealDisk, Step, SysMachine, Target, VectorId};
 
-/// What a write to one vector does.
+/// The effect of a write to one vector.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trouble {
-    /// It can't even be opened.
+    /// The file can't even be opened.
     Closed(i32),
-    /// It fails with this code.
+    /// The write fails with this code.
     Fails(i32),
-    /// It fails this many times, then works.
+    /// The write fails this many times, then works.
     FailsTimes(i32, usize),
-    /// It seems to work, and changes nothing.
+    /// The write reports success, and changes nothing.
     Ignored,
 }
 
-/// The files of a fixture with troubles, by the names of handlers.
+/// The files of a fixture with faults, by the names of handlers.
 pub(crate) struct Shaky {
     inner: SysMachine,
     pub(crate) troubles: BTreeMap<String, Trouble>,
     /// Whether interrupts arrive at their new CPUs at once.
     pub(crate) moves: bool,
-    /// Panics before the write of this number, as a kill would end the process there.
+    /// Panics before the write of this number, as if the process were killed there.
     pub(crate) dies_at: Option<usize>,
     pub(crate) writes: usize,
-    /// How long the code asked to wait; the tests never wait.
+    /// Total time that the code asked to wait; the tests never wait.
     pub(crate) paused: Duration,
 }
 
@@ -118,17 +118,17 @@ impl Machine for Shaky {
     }
 }
 
-/// A machine that holds the values of some targets by itself: those of drivers and programs, which
-/// are in no file.
+/// A machine that stores the values of some targets itself: those of drivers and programs, which
+/// are not in files.
 pub(crate) struct Standin {
     pub(crate) inner: Shaky,
     pub(crate) is_mine: fn(&Target) -> bool,
     pub(crate) values: BTreeMap<Target, String>,
-    /// The code with which it refuses every value of its own.
+    /// The errno with which every write to a stored value fails, if set.
     pub(crate) refuses: Option<i32>,
-    /// It accepts values and ignores them.
+    /// Whether writes are accepted and ignored.
     pub(crate) ignores: bool,
-    /// Every write in order.
+    /// Targets of all writes, in order.
     pub(crate) log: Vec<Target>,
 }
 
@@ -211,7 +211,7 @@ impl Disk for FullDisk {
     fn append(&mut self, file: &mut fs::File, bytes: &[u8]) -> io::Result<()> {
         let fits = bytes.len().min(self.left);
         self.left -= fits;
-        // What fits is written, as a real disk does.
+        // The part that fits is written, as on a real disk.
         RealDisk.append(file, &bytes[..fits])?;
         match fits == bytes.len() {
             true => Ok(()),
@@ -271,13 +271,13 @@ pub(crate) fn named(fixture: Fixture, hostname: &str, boot_id: &str) -> Fixture 
     fixture
 }
 
-/// A plan by policy, for all interfaces.
+/// Makes a plan by policy, for all interfaces.
 pub(crate) fn plan_of(machine: &mut dyn Machine, policy: Policy) -> Plan {
     let topology = Topology::read(machine.root()).unwrap();
     polyrail_tune::irq::plan(machine, &topology, policy, &PolicyOptions::default()).unwrap()
 }
 
-/// Every file below `/proc/irq` and `/sys/class/net`, except those in which the kernel only
+/// Reads every file below `/proc/irq` and `/sys/class/net`, except those in which the kernel only
 /// reports.
 pub(crate) fn files(root: &Sysroot) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Hands out CPUs to queues.
+//! Assigns CPUs to queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,9 @@ pub(super) struct Placer<'a> {
     nics: &'a [String],
     /// The CPUs that interrupts may go to.
     pool: CpuSet,
-    /// How many places each pool has.
+    /// Number of places requested from each pool.
     asked: BTreeMap<CpuSet, u32>,
-    /// How many of them are taken.
+    /// Number of places already assigned from each pool.
     given: BTreeMap<CpuSet, u32>,
     pub(super) warnings: Vec<String>,
 }
@@ -53,7 +53,7 @@ impl<'a> Placer<'a> {
                     pool = without(&pool, cpus, field, policy)?;
                 }
             }
-            // What the policy prefers gives way where nothing else is left.
+            // Preferences of the policy are dropped where no other CPU is left.
             let rest = pool.difference(&topology.cpus.isolated);
             match rest.is_empty() {
                 true => warnings.push(format!(
@@ -61,8 +61,8 @@ impl<'a> Placer<'a> {
                 )),
                 false => pool = rest,
             }
-            // Skip CPU 0 unless the user asks for it: it has the timer and every interrupt that
-            // nobody placed.
+            // Skip CPU 0 unless the user asks for it: it has the timer and every interrupt that was
+            // never placed.
             let rest = pool.difference(&topology.cpus.siblings(0));
             if options.cpus.is_none() && !rest.is_empty() {
                 pool = rest;
@@ -72,7 +72,8 @@ impl<'a> Placer<'a> {
         Ok(Self { topology, policy, options, nics, pool, asked, given, warnings })
     }
 
-    /// The CPUs for an interface, and their description. Warns if its node is unknown.
+    /// Returns the CPUs for an interface, their description, and a warning if its node is unknown
+    /// or can't be used.
     fn near(&self, nic: &str) -> (CpuSet, String, Option<String>) {
         let nic_found: Option<&Nic> = self.topology.nic(nic);
         let node = nic_found.and_then(|nic| nic.node);
@@ -130,7 +131,8 @@ impl<'a> Placer<'a> {
             }
         };
         let order = cores_first(self.topology, &pool);
-        // Interfaces of one node follow each other, so that they share no core before they must.
+        // Interfaces of one node continue where the last one ended, so that they share cores only
+        // when they must.
         let begin = match self.policy {
             Policy::Spread | Policy::Split => *self.given.entry(pool.clone()).or_default(),
             _ => 0,
@@ -158,7 +160,7 @@ impl<'a> Placer<'a> {
         Ok(places)
     }
 
-    /// How many interfaces take their CPUs from this pool.
+    /// Returns the number of interfaces that take their CPUs from this pool.
     fn sharing(&self, pool: &CpuSet) -> u32 {
         let near = |nic: &&Nic| {
             self.topology.cpus_near(nic.node).is_some_and(|cpus| pool.is_subset(&cpus))
@@ -220,7 +222,7 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// The CPUs of a pool that are left when the user takes some away by an option.
+/// Returns the CPUs of a pool that remain after an option excludes some.
 fn without(
     pool: &CpuSet,
     taken: &CpuSet,
@@ -236,12 +238,13 @@ fn without(
     Ok(rest)
 }
 
-/// How many places the queues need: a receiving and a sending queue of one number share theirs.
+/// Number of places that the queues need: a receiving and a sending queue of one number share a
+/// place.
 fn pairs(queues: &BTreeSet<(u32, Role)>) -> u32 {
     queues.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
 }
 
-/// The CPUs of a pool in the order of use: one thread of each core, then the others.
+/// Returns the CPUs of a pool in the order of use: one thread of each core, then the others.
 fn cores_first(topology: &Topology, pool: &CpuSet) -> Vec<u32> {
     let cores = topology.cpus.cores(pool);
     let threads = cores.iter().map(CpuSet::len).max().unwrap_or(0);
