@@ -10,7 +10,7 @@ fn main() {
     let mut build = cc::Build::new();
     build.files(&sources).include(HARNESS);
     build.std("c11").define("_GNU_SOURCE", None).flag("-pthread").flag("-fvisibility=hidden");
-    // A program that has the plugin in it, too, has these names already.
+    // Programs that also link the plugin define these names already.
     for version in 6..=12 {
         let name = format!("socket_like_v{version}");
         build.define(&format!("ncclNetPlugin_v{version}"), name.as_str());

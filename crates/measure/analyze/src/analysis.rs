@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use polyrail_profile::{
     Endpoint, Folder, Metric, Part, PathKind, Plan, Run, Sample, State, Word, shown_path,
 };
+use polyrail_report::without_invitation;
 use serde::Serialize;
 
 use crate::compare::Comparison;
@@ -18,70 +19,78 @@ use crate::predictions::Judgement;
 use crate::states::{SourceStates, source_states};
 use crate::summary::{Counts, Metrics, Outlier, Summary, count, summarise};
 
-/// The version of the JSON; raised when a field changes its meaning or goes away.
+/// Version of the JSON; raised when a field changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// An analysis; as JSON it is the output of `polyrail analyze --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
     pub schema_version: u32,
-    /// Whose figures these are.
+    /// Origin of the results.
     pub about: About,
-    /// The metric of each path's times.
+    /// Metric of each path's times.
     pub metrics: Vec<PathMetric>,
     /// Every endpoint of the plan.
     pub endpoints: Vec<Endpoint>,
-    /// What the folder holds.
+    /// Content of the folder.
     pub counts: Counts,
-    /// What to know first: whether the figures can be used, and what they come to.
+    /// Conclusions to read first: whether the results can be used, and a summary of them.
     pub conclusions: Vec<String>,
-    /// Warnings to read before trusting a figure, one sentence each.
+    /// Warnings to read before trusting a result, one sentence each.
     pub warnings: Vec<String>,
-    /// Each configuration that has samples.
+    /// Each configuration with samples.
     pub configurations: Vec<Summary>,
-    /// The links of each path together.
+    /// Results over all links of each path.
     pub path_figures: Vec<PathFigures>,
     pub links: Vec<Link>,
-    /// Pairs whose directions differ.
+    /// Pairs whose two directions differ.
     pub asymmetries: Vec<Asymmetry>,
-    /// Links that are worse than others of their path, where that is not too noisy.
+    /// Links that are slower than others of their path, unless the path is too noisy.
     pub slow_links: Vec<SlowLink>,
     /// Sources whose transfers are in one of two states.
     pub states: Vec<SourceStates>,
-    /// Samples far from the median of their configuration, kept in every figure.
+    /// Samples far from the median of their configuration, included in every result.
     pub outliers: Vec<Outlier>,
     pub drift: Vec<Drift>,
-    /// How well clocks were aligned.
+    /// Quality of the clock alignment.
     pub clocks: Clocks,
-    /// What devices did meanwhile.
+    /// Readings of the devices during the profile.
     pub thermals: Vec<Thermal>,
-    /// Against another profile, if asked for.
+    /// Comparison with another profile, if requested.
     pub comparison: Option<Comparison>,
-    /// A simulator against the measurements, if asked for.
+    /// Comparison of a simulator with the measurements, if requested.
     pub predictions: Option<Judgement>,
 }
 
-/// Where figures come from.
+/// Origin of the results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct About {
     pub dir: String,
     pub hostname: String,
     pub kernel: Option<String>,
-    /// The program that measured.
+    /// Model of the first CPU; `null` in older profiles.
+    pub cpu_model: Option<String>,
+    /// Number of CPUs' worth of time that the program could use; `null` in older profiles.
+    pub cpus: Option<u64>,
+    /// Command line, without the program's name.
+    pub arguments: Vec<String>,
+    /// Other settings that the program recorded, by name.
+    pub settings: BTreeMap<String, serde_json::Value>,
+    /// Version of the program that measured.
     pub polyrail_version: String,
-    /// How far it came.
+    /// Progress of the run.
     pub state: State,
-    /// When it began, in ns since 1970 UTC.
+    /// Start of the run, in ns since 1970 UTC.
     pub started_unix_ns: i64,
     /// Models of the devices, by rank.
     pub models: Vec<Option<String>>,
-    /// What it noted itself.
+    /// Notes of the run itself.
     pub notes: Vec<String>,
-    /// The least that the timer of each metric can show, in ns, where it was measured.
+    /// Minimum that the timer of each metric can show, in ns, if measured.
     pub timer_floor_ns: BTreeMap<String, f64>,
 }
 
-/// What times of a path are.
+/// Metric of a path's times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PathMetric {
     pub path: PathKind,
@@ -89,14 +98,33 @@ pub struct PathMetric {
     pub definition: &'static str,
 }
 
-/// What to look at.
+/// Options of an analysis.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The metric of all times; without one it is, for each path, the first of `t_gpu`, `t_oneway`,
-    /// `t_rtt2` and `t_host` that most samples have.
+    /// Metric of all times. Default for each path: the first of `t_gpu`, `t_oneway`, `t_rtt2` and `t_host` that most
+    /// samples have.
     pub metric: Option<Metric>,
-    /// Only this path.
+    /// Restricts the analysis to this path.
     pub path: Option<PathKind>,
+}
+
+/// Names of the machine's settings in `run.yml`.
+const CPU_MODEL: &str = "cpu_model";
+const CPUS: &str = "cpus_allowed";
+
+/// Returns the settings to show: not those of the machine, and no `null` or empty ones.
+fn settings(run: &Run) -> BTreeMap<String, serde_json::Value> {
+    let is_empty = |value: &serde_json::Value| match value {
+        serde_json::Value::Null => true,
+        serde_json::Value::Array(list) => list.is_empty(),
+        serde_json::Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    let is_shown = |(name, value): &(&String, &serde_json::Value)| {
+        ![CPU_MODEL, CPUS].contains(&name.as_str()) && !is_empty(value)
+    };
+    let shown = run.settings.iter().filter(is_shown);
+    shown.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 impl Analysis {
@@ -135,6 +163,10 @@ impl Analysis {
             dir: shown_path(folder.dir()),
             hostname: run.hostname.clone(),
             kernel: run.kernel.clone(),
+            cpu_model: run.settings.get(CPU_MODEL).and_then(|it| Some(it.as_str()?.to_owned())),
+            cpus: run.settings.get(CPUS).and_then(serde_json::Value::as_u64),
+            arguments: run.arguments.iter().map(|word| without_invitation(word)).collect(),
+            settings: settings(run),
             polyrail_version: run.polyrail_version.clone(),
             state: run.state,
             started_unix_ns: run.unix_ns,
@@ -171,7 +203,7 @@ impl Analysis {
             predictions: None,
             configurations,
         };
-        // Of noise alone some links look slower than others.
+        // In a noisy path, some links look slower than others by chance.
         let noisy = noisy_paths(&analysis);
         analysis.slow_links.retain(|one| !noisy.contains(&one.path));
         analysis.warnings = missing.iter().map(|part| analysis.lacks(*part, run)).collect();
@@ -180,7 +212,7 @@ impl Analysis {
         Ok(analysis)
     }
 
-    /// The configuration with these properties, measured without load.
+    /// Returns the configuration with these properties, measured without load.
     pub fn find(&self, src: u32, dst: u32, path: PathKind, size_bytes: u64) -> Option<&Summary> {
         self.configurations.iter().find(|one| {
             (one.src, one.dst, one.path, one.size_bytes) == (src, dst, path, size_bytes)
@@ -188,17 +220,16 @@ impl Analysis {
         })
     }
 
-    /// The paths that were measured.
+    /// Returns the paths that were measured.
     pub fn paths(&self) -> Vec<PathKind> {
         let mut paths: Vec<PathKind> = self.links.iter().map(|link| link.path).collect();
         paths.dedup();
         paths
     }
 
-    /// Sizes to measure as well, `per_break` for each break of each link, evenly spread on a
-    /// logarithmic scale between the sizes around it: what
-    /// [`Recorder::refine`](polyrail_profile::Recorder::refine) takes. Leaves out sizes that are
-    /// measured already.
+    /// Returns sizes to measure in addition, for [`Recorder::refine`](polyrail_profile::Recorder::refine): `per_break`
+    /// for each break of each link, evenly spread on a logarithmic scale between the sizes around it. Omits sizes that
+    /// are already measured.
     pub fn sizes_around_breaks(&self, per_break: u32) -> Vec<(u32, u32, PathKind, u64)> {
         let mut sizes = Vec::new();
         for link in &self.links {
@@ -218,7 +249,7 @@ impl Analysis {
         sizes
     }
 
-    /// The single path, where a result covers only one.
+    /// Returns the single path, for a result that covers only one.
     pub(crate) fn one_path(&self, what: &'static str) -> Result<PathKind, AnalyzeError> {
         match self.paths()[..] {
             [path] => Ok(path),
@@ -229,7 +260,7 @@ impl Analysis {
         }
     }
 
-    /// What a missing file would have shown.
+    /// Describes what is unavailable without a missing file.
     fn lacks(&self, part: Part, run: &Run) -> String {
         let without = match part {
             Part::Temperatures => "only the samples tell about devices".to_owned(),
@@ -240,7 +271,7 @@ impl Analysis {
         format!("{part} is missing: {without}")
     }
 
-    /// `taken` counts the samples of all paths.
+    /// Returns the warnings. `taken` counts the samples of all paths.
     fn warn(&self, reason: Option<&str>, taken: usize) -> Vec<String> {
         let mut warnings = Vec::new();
         let counts = &self.counts;
@@ -253,7 +284,7 @@ impl Analysis {
                 State::Failed => "failed",
                 _ => "did not come to its end",
             };
-            // A run that a person ended has no other reason.
+            // An interrupted run has no other reason.
             let reason = reason.filter(|reason| !state.ends_with(*reason));
             let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
             warnings.push(format!(
@@ -345,10 +376,10 @@ impl Analysis {
     }
 }
 
-/// Warn of one-way times whose uncertainty is above this share of them.
+/// Minimum uncertainty of one-way times to warn about, as a share of them.
 const UNSURE: f64 = 0.2;
 
-/// For each path the metric that most samples have; in a tie, the first in the order of preference.
+/// Chooses for each path the metric that most samples have; in a tie, the first in the order of preference.
 fn metrics(plan: &Plan, samples: &[Sample], chosen: Option<Metric>) -> Metrics {
     let times = || Metric::ALL.into_iter().filter(|metric| *metric != Metric::Bandwidth);
     let mut counts: BTreeMap<PathKind, BTreeMap<Metric, usize>> = BTreeMap::new();

@@ -1,8 +1,7 @@
-//! Two profiles against each other, configuration by configuration.
+//! Compares two profiles, configuration by configuration.
 //!
-//! A difference counts if the confidence intervals of the medians don't touch and it exceeds a
-//! threshold. Two configurations are the same if the intervals exclude a difference above a
-//! threshold. Anything else is "unclear".
+//! A difference counts if the confidence intervals of the medians don't touch and it exceeds a threshold. Two
+//! configurations are the same if the intervals exclude a difference above a threshold. Anything else is "unclear".
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use crate::analysis::Analysis;
 use crate::error::AnalyzeError;
 use crate::summary::Summary;
 
-/// What a comparison says.
+/// Verdict of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -21,34 +20,34 @@ pub enum Verdict {
     Same,
     Faster,
     Slower,
-    /// Too noisy or too few samples to say.
+    /// Too noisy, or too few samples to decide.
     Unclear,
 }
 
-/// Another profile against this one; `base` is the other.
+/// Comparison of this profile with another one, `base`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The folder compared with.
+    /// Folder of the base.
     pub base: String,
     pub verdict: Verdict,
-    /// Differences below this don't count, in percent.
+    /// Threshold, in percent: smaller differences don't count.
     pub matters_percent: f64,
     pub counts: BTreeMap<Verdict, usize>,
     /// Geometric mean of time by base time, for each path.
     pub ratios: Vec<(PathKind, f64)>,
-    /// Configurations that only one of them has.
+    /// Configurations that only one of the profiles has.
     pub unmatched: usize,
-    /// What makes the comparison weak, one sentence each.
+    /// Weaknesses of the comparison, one sentence each.
     pub warnings: Vec<String>,
     pub points: Vec<Compared>,
 }
 
-/// One configuration of both.
+/// One configuration of both profiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// The rank that bytes come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that they go to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
     pub size_bytes: u64,
@@ -56,20 +55,20 @@ pub struct Compared {
     pub base_ns: f64,
     /// Median now, in ns.
     pub now_ns: f64,
-    /// How much longer it takes now, in percent.
+    /// Change of the time from the base, in percent.
     pub change_percent: f64,
-    /// What to make of it.
+    /// Verdict on the change.
     pub verdict: Verdict,
 }
 
-/// Differences of a percent come and go with the placement of processes.
+/// Threshold of differences, in percent: differences of a percent come and go with the placement of processes.
 pub const MATTERS_PERCENT: f64 = 2.0;
 
 impl Comparison {
     /// Compares `now` with `base`.
     ///
     /// # Errors
-    /// Profiles without a common configuration.
+    /// If the profiles have no common configuration.
     pub fn of(now: &Analysis, base: &Analysis) -> Result<Self, AnalyzeError> {
         let mut others: BTreeMap<_, &Summary> =
             base.configurations.iter().map(|one| (key(one), one)).collect();
@@ -138,14 +137,14 @@ fn verdict(now: &Summary, base: &Summary) -> Verdict {
     if new.1 < old.0 && ratio < 1.0 / matters {
         return Verdict::Faster;
     }
-    // How far the true medians may be apart at most; noise may double it.
+    // Largest possible difference of the true medians; noise may double the threshold.
     let (most, least) = (new.1 / old.0, new.0 / old.1);
     let near = matters * matters;
     let is_small = (1.0 / matters..=matters).contains(&ratio);
     if is_small && most < near && least > 1.0 / near { Verdict::Same } else { Verdict::Unclear }
 }
 
-/// Faster or slower if a twentieth of the configurations and the mean of all agree.
+/// Returns faster or slower if at least a twentieth of the configurations are, and fewer are the opposite.
 fn overall(points: &[Compared]) -> Verdict {
     let count = |verdict| points.iter().filter(|point| point.verdict == verdict).count();
     let (faster, slower) = (count(Verdict::Faster), count(Verdict::Slower));
@@ -176,7 +175,7 @@ fn warnings(now: &Analysis, base: &Analysis) -> Vec<String> {
             base.about.hostname, now.about.hostname
         ));
     }
-    // One of them may have more endpoints, or not know a model.
+    // One of the profiles may have more endpoints, or lack a model.
     let mut models = now.about.models.iter().zip(&base.about.models);
     if models.any(|(one, other)| one.is_some() && other.is_some() && one != other) {
         warnings.push("the devices are of different models".into());

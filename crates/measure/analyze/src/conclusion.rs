@@ -1,4 +1,4 @@
-//! What a reader should know first: whether the figures can be used, and what they come to.
+//! Conclusions to read first: whether the results can be used, and a summary of them.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +11,15 @@ use crate::paths::PathFigures;
 use crate::stats::median_of;
 use crate::summary::Summary;
 
-/// Below this share of steady configurations a path is too noisy.
+/// Minimum share of steady configurations; below it, a path is too noisy.
 const STEADY_SHARE: f64 = 0.5;
-/// Above this median variation, in percent, a path without large sizes is too noisy.
+/// Maximum median variation, in percent; above it, a path without large sizes is too noisy.
 const NOISY_PERCENT: f64 = 20.0;
 
-/// With fewer of a path's configurations that have samples enough, nothing is told of its noise.
+/// Minimum share of a path's configurations with enough samples; below it, its noise is unknown.
 const TELLING_SHARE: f64 = 0.5;
 
-/// Sentences, the most important one first. `taken` counts the samples of all paths.
+/// Returns the sentences, the most important one first. `taken` counts the samples of all paths.
 pub(crate) fn conclusions(analysis: &Analysis, taken: usize) -> Vec<String> {
     let mut told = Vec::new();
     if analysis.counts.verify_failed > 0 {
@@ -32,7 +32,7 @@ pub(crate) fn conclusions(analysis: &Analysis, taken: usize) -> Vec<String> {
     if let Some(worst) =
         analysis.slow_links.iter().max_by(|a, b| a.slower_percent.total_cmp(&b.slower_percent))
     {
-        // A link may be slow with small transfers and with large ones.
+        // A link may be slow for both small transfers and large ones.
         let slow: BTreeSet<_> =
             analysis.slow_links.iter().map(|one| (one.path, one.src, one.dst)).collect();
         let noisy = noisy_paths(analysis);
@@ -47,7 +47,7 @@ pub(crate) fn conclusions(analysis: &Analysis, taken: usize) -> Vec<String> {
     told
 }
 
-/// How far a profile came that lacks samples, and how it goes on.
+/// Reports the progress of a profile that lacks samples, and how to continue it.
 fn incomplete(analysis: &Analysis, taken: usize) -> Option<String> {
     let state = match analysis.about.state {
         State::Complete => return None,
@@ -62,13 +62,13 @@ fn incomplete(analysis: &Analysis, taken: usize) -> Option<String> {
     ))
 }
 
-/// Paths whose links can't be compared.
+/// Returns the paths whose links can't be compared.
 pub(crate) fn noisy_paths(analysis: &Analysis) -> Vec<PathKind> {
     let is_noisy = |one: &&PathFigures| too_noisy(analysis, one).is_some();
     analysis.path_figures.iter().filter(is_noisy).map(|one| one.path).collect()
 }
 
-/// Why the figures of a path say little, if so.
+/// Returns why the results of a path are too noisy, if they are.
 fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
     let mut remedy =
         "end other programs (the system's `top` names them, `polyrail sample` shows what they take) and repeat it \
@@ -102,7 +102,7 @@ fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
     })
 }
 
-/// What a path reaches.
+/// Summarizes the results of a path.
 fn figures(analysis: &Analysis, one: &PathFigures) -> Option<String> {
     let (smallest, rate) = (one.smallest_ns?, one.median_gb_per_s?);
     let own = || analysis.configurations.iter().filter(|each| each.path == one.path);
@@ -162,7 +162,7 @@ mod tests {
         assert!(conclusions(&analysis, 0)[0].contains("1 transfers brought wrong bytes"));
     }
 
-    /// Two samples of most configurations, wide apart, as an interrupted run leaves them.
+    /// Two samples of most configurations, far apart, as in an interrupted run.
     #[test]
     fn an_interrupted_run_is_told_first_and_its_few_samples_are_not_called_noise() {
         let root = tempfile::tempdir().unwrap();

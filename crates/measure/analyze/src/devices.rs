@@ -1,14 +1,14 @@
-//! What clocks and devices did during the profile.
+//! Clocks and devices during the profile.
 
 use std::collections::BTreeMap;
 
 use polyrail_profile::{AnchorMethod, Folder, ProfileError, Temperature};
 use serde::Serialize;
 
-/// How well times of different devices compare.
+/// Quality of comparing times of different devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Clocks {
-    /// Every clock but the reference.
+    /// Every clock except the reference.
     pub clocks: Vec<ClockReport>,
     /// Direct comparisons of devices, which check the alignment.
     pub triangles: Vec<TriangleReport>,
@@ -19,31 +19,30 @@ pub struct Clocks {
 /// One clock against its parent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClockReport {
-    /// Its number in `run.yml`.
+    /// Number of the clock in `run.yml`.
     pub clock: u32,
     pub name: String,
-    /// The clock that it is aligned to.
+    /// Clock that it is aligned to.
     pub parent: u32,
-    /// How its anchors were taken.
+    /// Methods of its anchors.
     pub methods: Vec<&'static str>,
-    /// Its smallest step, in ns.
+    /// Smallest step of the clock, in ns.
     pub tick_ns: f64,
-    /// How often it was compared.
+    /// Number of anchors.
     pub anchors: usize,
-    /// The number of windows.
+    /// Number of windows.
     pub windows: usize,
-    /// How much faster the parent runs, in ppm.
+    /// Rate of the parent above that of the clock, in ppm.
     pub rate_ppm: Option<f64>,
-    /// Half of a 95 % interval of it.
+    /// Half of a 95 % interval of the rate, in ppm.
     pub rate_ci_ppm: Option<f64>,
-    /// The error that interpolation between windows may add, in ns.
+    /// Error that interpolation between windows may add, in ns.
     pub wander_ns: f64,
-    /// The error bound of an aligned time, in ns.
+    /// Error bound of an aligned time, in ns.
     pub bound_ns: f64,
     /// Windows whose anchors contradict each other.
     pub contradictions: u32,
-    /// Seconds since the first window, and the offset's distance from the fitted line, in ns, with
-    /// half its width.
+    /// Seconds since the first window, distance of the offset from the fitted line in ns, and its error bound in ns.
     pub series: Vec<(f64, f64, f64)>,
 }
 
@@ -53,10 +52,10 @@ pub struct TriangleReport {
     pub clock: u32,
     pub peer: u32,
     pub anchors: u32,
-    /// The median difference between the way over the host and the direct one, in ns.
+    /// Median difference between the alignment over the host and the direct comparison, in ns.
     pub median_ns: f64,
     pub max_ns: f64,
-    /// How far they may be apart if every bound holds.
+    /// Largest difference possible if every bound holds, in ns.
     pub bound_ns: f64,
     /// Whether the difference stays within the bounds.
     pub closes: bool,
@@ -66,31 +65,31 @@ pub struct TriangleReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Thermal {
     pub rank: u32,
-    /// How often it was looked at.
+    /// Number of readings.
     pub looks: usize,
-    /// Lowest, median and highest, in °C.
+    /// Minimum, median and maximum, in °C.
     pub temperature_c: Option<[f64; 3]>,
-    /// Lowest, median and highest, in W.
+    /// Minimum, median and maximum, in W.
     pub power_w: Option<[f64; 3]>,
-    /// Lowest, median and highest, in MHz.
+    /// Minimum, median and maximum, in MHz.
     pub sm_clock_mhz: Option<[f64; 3]>,
-    /// Looks at which it was held back.
+    /// Readings at which the device was throttled.
     pub throttled_looks: usize,
-    /// Over time; thinned out where there are more than a chart can show.
+    /// Readings over time; thinned out to what a chart can show.
     pub series: Vec<ThermalPoint>,
 }
 
-/// One look at a device.
+/// One reading of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ThermalPoint {
-    /// Minutes since the first look at any device.
+    /// Minutes since the first reading of any device.
     pub minute: f64,
     pub temperature_c: Option<f64>,
     pub power_w: Option<f64>,
     pub sm_clock_mhz: Option<u32>,
 }
 
-/// The clocks of a folder.
+/// Reports the clocks of a folder.
 pub(crate) fn clocks(folder: &Folder) -> Result<Clocks, ProfileError> {
     let anchors = folder.anchors()?;
     let alignment = folder.alignment()?;
@@ -149,7 +148,7 @@ pub(crate) fn clocks(folder: &Folder) -> Result<Clocks, ProfileError> {
     })
 }
 
-/// The devices of a folder that were looked at.
+/// Reports the devices of a folder that have readings.
 pub(crate) fn thermals(looks: &[Temperature]) -> Vec<Thermal> {
     let mut by_rank: BTreeMap<u32, Vec<&Temperature>> = BTreeMap::new();
     for look in looks {
@@ -178,7 +177,7 @@ pub(crate) fn thermals(looks: &[Temperature]) -> Vec<Thermal> {
     by_rank.into_iter().map(thermal).collect()
 }
 
-/// As many points as a chart can show.
+/// Maximum number of points that a chart can show.
 const POINTS_MAX: usize = 400;
 
 fn thinned<T>(points: Vec<T>) -> Vec<T> {

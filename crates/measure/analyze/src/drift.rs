@@ -1,4 +1,4 @@
-//! Whether times drifted during the profile, and whether temperature explains it.
+//! Detects drift of times during the profile, and its relation to temperature.
 
 use polyrail_profile::{Plan, Sample};
 use serde::Serialize;
@@ -7,37 +7,36 @@ use crate::links::SizeClass;
 use crate::stats::{correlation, mann_kendall_p, median_of, median_slope};
 use crate::summary::{Metrics, Summary, plan_time};
 
-/// How one kind of samples moved.
+/// Drift of one kind of samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Drift {
     pub of: DriftOf,
     pub samples: usize,
-    /// Whether they rise or fall, at 1 %.
+    /// Whether the samples rise or fall, at the 1 % level.
     pub has_trend: bool,
-    /// The probability that samples without a trend look like this.
+    /// Probability that samples without a trend look like this.
     pub p: f64,
-    /// How much longer they take each minute, in percent; `null` from less than a minute, which tells
-    /// nothing of the next one.
+    /// Increase of the time per minute, in percent; `null` for a profile shorter than a minute, which does not predict
+    /// the next minute.
     pub percent_per_minute: Option<f64>,
-    /// From the first tenth to the last, in percent.
+    /// Change from the first tenth to the last, in percent.
     pub from_start_to_end_percent: f64,
     /// Correlation with the temperature of the source, from -1 to 1; `null` without temperatures.
     pub temperature_correlation: Option<f64>,
-    /// How much longer they take for each °C, in percent.
+    /// Increase of the time per °C, in percent.
     pub percent_per_degree: Option<f64>,
-    /// Medians of slices of the profile: minutes since its start, and time by the median of the
-    /// configuration.
+    /// Medians of slices of the profile: minutes since its start, and time relative to the median of the configuration.
     pub series: Vec<(f64, f64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftOf {
-    /// The configuration that is measured again and again.
+    /// The configuration that is measured repeatedly.
     Sentinel,
-    /// Transfers of up to 4 KiB, each by the median of its configuration.
+    /// Transfers of up to 4 KiB, each relative to the median of its configuration.
     Small,
-    /// Transfers of 1 MiB and more, each by the median of its configuration.
+    /// Transfers of 1 MiB and more, each relative to the median of its configuration.
     Large,
 }
 
@@ -60,7 +59,7 @@ struct Ratio {
     temperature_c: Option<f64>,
 }
 
-/// Every kind with enough samples.
+/// Returns the drift of each kind with enough samples.
 pub(crate) fn drifts(
     plan: &Plan,
     samples: &[Sample],
@@ -97,12 +96,12 @@ pub(crate) fn drifts(
     kinds.into_iter().filter_map(of_kind).collect()
 }
 
-/// With fewer samples no trend can be detected.
+/// Minimum number of samples; with fewer, no trend can be detected.
 const SAMPLES_MIN: usize = 12;
-/// Enough to show a bend, and few enough to compare all pairs.
+/// Maximum number of slices: enough to show a bend, and few enough to compare all pairs.
 const SLICES_MAX: usize = 120;
 const TREND_P: f64 = 0.01;
-/// From less time nothing is told of a minute.
+/// Minimum duration for a change per minute.
 const MINUTES_MIN: f64 = 1.0;
 
 fn drift(of: DriftOf, mut ratios: Vec<Ratio>) -> Option<Drift> {

@@ -1,4 +1,4 @@
-//! Why a profile can't be analysed.
+//! Errors of analysing a profile.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,36 +12,36 @@ pub enum AnalyzeError {
     /// The folder or a table can't be read.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// There is nothing to look at.
+    /// There is nothing to analyse.
     #[error("{}: no sample has {what}", shown_path(dir))]
     Empty {
         dir: PathBuf,
-        /// What was looked for.
+        /// Data that was looked for.
         what: String,
     },
-    /// The predictions don't match what was measured.
+    /// The predictions don't match the measurements.
     #[error("{file}: none of {rows} predictions is of a transfer that was measured: {why}")]
     NoMatch {
         file: String,
-        /// How many it has.
+        /// Number of predictions.
         rows: usize,
         why: String,
     },
-    /// Several paths where one is needed.
+    /// Several paths if only one is allowed.
     #[error("{what} needs one path, and the profile has {paths}")]
     ManyPaths {
         what: &'static str,
-        /// Those that were measured.
+        /// Measured paths.
         paths: String,
     },
     /// Two profiles without a common configuration.
     #[error("the profiles have no configuration in common: {why}")]
     NothingInCommon { why: String },
-    /// The simulator can't take this.
+    /// The simulator can't represent the profile.
     #[error("can't export to {target}: {why}")]
     Export {
         target: &'static str,
-        /// The obstacle, and what is allowed.
+        /// Obstacle, and what is allowed.
         why: String,
     },
     #[error("can't {action} {}: {source}", shown_path(path))]
@@ -49,7 +49,7 @@ pub enum AnalyzeError {
 }
 
 impl AnalyzeError {
-    /// How to mend it, where that is known.
+    /// Returns how to fix it, if known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Profile(error) => error.help(),

@@ -1,4 +1,4 @@
-//! Inputs for simulators, made of measured links.
+//! Inputs for simulators, from measured links.
 //!
 //! Simulators with two parameters per link get the line with the least relative error over all
 //! sizes; the files state that error.
@@ -17,26 +17,26 @@ use crate::links::{AlphaBeta, Link, alpha_beta};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Network files of its analytical backends.
+    /// Network files of ASTRA-sim's analytical backends.
     AstraSim,
     /// Execution traces, one per rank.
     Chakra,
-    /// A topology and a table of latencies.
+    /// Topology and table of latencies.
     SimAi,
-    /// The profile of `send_recv` that Vidur trains on.
+    /// Profile of `send_recv` that Vidur trains on.
     Vidur,
 }
 
 /// A file of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its name, without a folder.
+    /// File name, without a folder.
     pub name: String,
-    /// What is in it.
+    /// Content of the file.
     pub bytes: Vec<u8>,
 }
 
-/// Makes the files for a simulator.
+/// Creates the files for a simulator.
 ///
 /// # Errors
 /// If the profile has several paths, or a part that the simulator can't represent.
@@ -55,7 +55,7 @@ impl File {
     }
 }
 
-/// All links of the one path as one.
+/// All links of the single path, merged into one.
 struct Common<'a> {
     path: PathKind,
     links: Vec<&'a Link>,
@@ -63,7 +63,7 @@ struct Common<'a> {
     gb_per_s: f64,
 }
 
-/// What a simulator with one kind of link gets, or why it can't.
+/// Returns the data for a simulator with one kind of link, or why it does not fit.
 fn common<'a>(analysis: &'a Analysis, target: &'static str) -> Result<Common<'a>, AnalyzeError> {
     let path = analysis.one_path("this export")?;
     let links: Vec<&Link> = analysis.links.iter().filter(|link| link.path == path).collect();

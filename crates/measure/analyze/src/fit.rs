@@ -1,15 +1,14 @@
-//! The model of a link: pieces of `time = latency + size / rate`, each for a range of sizes.
+//! The model of a link: segments of `time = latency + size / rate`, each for a range of sizes.
 //!
-//! Errors are relative to the time: with absolute errors the largest of 31 powers of two would
-//! decide alone. Dynamic programming finds the best cut of the sizes into pieces exactly, and the
-//! least BIC chooses their number.
+//! Errors are relative to the time: with absolute errors, the largest of 31 powers of two would decide alone. Dynamic
+//! programming finds the best cut of the sizes into segments exactly, and the smallest BIC chooses their number.
 
 use polyrail_report::show_size;
 use serde::Serialize;
 
 use crate::stats::{median, median_of, quantile};
 
-/// The median of one size.
+/// Median time of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
     pub(crate) size_bytes: u64,
@@ -18,27 +17,26 @@ pub(crate) struct Point {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Segment {
-    /// The smallest size it was fitted to.
+    /// Smallest size that it was fitted to.
     pub from_bytes: u64,
-    /// The largest size it was fitted to.
+    /// Largest size that it was fitted to.
     pub to_bytes: u64,
-    /// What a transfer of no bytes would take, in ns; `null` where these sizes don't tell it from what
-    /// their bytes take.
+    /// Time of a transfer of no bytes, in ns; `null` if these sizes can't separate it from the time of their bytes.
     pub latency_ns: Option<f64>,
-    /// What each byte adds, in ns.
+    /// Time per byte, in ns.
     pub ns_per_byte: f64,
-    /// The farthest that a size is from the line, in percent of its time.
+    /// Largest distance of a size from the line, in percent of its time.
     pub max_error_percent: f64,
 }
 
-/// What limits transfers of a range of sizes.
+/// Limiting factor of transfers in a range of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RegimeKind {
-    /// Twice the size takes less than 2^0.2 times as long.
+    /// Doubling the size takes less than 2^0.2 times as long.
     LatencyBound,
     Transition,
-    /// Twice the size takes more than 2^0.9 times as long.
+    /// Doubling the size takes more than 2^0.9 times as long.
     BandwidthBound,
 }
 
@@ -50,55 +48,54 @@ pub struct Regime {
     pub to_bytes: u64,
 }
 
-/// A place where one line ends and another begins: as a rule a change of protocol.
+/// A place where one line ends and another begins: usually a change of protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Break {
-    /// The last size of the piece before.
+    /// Last size of the segment before.
     pub after_bytes: u64,
-    /// The first size of the piece behind.
+    /// First size of the segment after.
     pub before_bytes: u64,
-    /// How much longer a transfer of `before_bytes` takes by the next line than by the previous
-    /// one, in percent.
+    /// Difference of the next line from the previous one at `before_bytes`, in percent.
     pub jump_percent: f64,
 }
 
-/// How far times are from a model, over the sizes, in percent of the measured time.
+/// Distance of times from a model, over the sizes, in percent of the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FitError {
     /// Half of the sizes are within this.
     pub median_percent: f64,
-    /// Nine of ten sizes are within this. It decides whether the model can be used.
+    /// Nine of ten sizes are within this; decides whether the model can be used.
     pub p90_percent: f64,
     pub max_percent: f64,
-    /// The size that is the farthest.
+    /// Size with the largest distance.
     pub worst_bytes: u64,
 }
 
 /// A model of one link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
-    /// From small to large.
+    /// Segments from small to large sizes.
     pub segments: Vec<Segment>,
     pub breaks: Vec<Break>,
     pub regimes: Vec<Regime>,
-    /// The median error of held-out sizes, in percent; `None` where no segment can spare one.
+    /// Median error of held-out sizes, in percent; `None` if no segment can spare one.
     pub held_out_error_percent: Option<f64>,
-    /// How far the sizes are from their segments.
+    /// Distance of the sizes from their segments.
     pub error: FitError,
-    /// Why the model is refused, if it is too far off.
+    /// Reason for refusing the model, if it is too far off.
     pub refused: Option<String>,
 }
 
 /// A line through points by least squares of relative errors; neither part is negative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Line {
-    /// `None` where the points can't separate it from the time of the bytes.
+    /// `None` if the points can't separate it from the time of the bytes.
     pub(crate) latency_ns: Option<f64>,
     pub(crate) ns_per_byte: f64,
 }
 
 impl FitError {
-    /// Of any number of sizes; `None` of none.
+    /// Computes the error over any number of sizes; `None` without sizes.
     pub(crate) fn of(points: &[Point], at: impl Fn(u64) -> f64) -> Option<Self> {
         let error = |point: &Point| (at(point.size_bytes) / point.time_ns - 1.0).abs() * 100.0;
         let mut errors: Vec<(f64, u64)> =
@@ -110,7 +107,7 @@ impl FitError {
         Some(Self { median_percent: median(&errors), p90_percent, max_percent, worst_bytes })
     }
 
-    /// Why a model with these errors can't be used; `None` if it can.
+    /// Returns why a model with these errors can't be used; `None` if it can.
     pub(crate) fn refuses(&self, what: &str) -> Option<String> {
         let Self { median_percent, p90_percent, max_percent, worst_bytes } = self;
         (*p90_percent > REFUSED_PERCENT).then(|| {
@@ -167,7 +164,7 @@ impl Line {
 }
 
 impl Segment {
-    /// The time by the line, in ns.
+    /// Returns the time by the line, in ns.
     pub fn at(&self, size_bytes: u64) -> f64 {
         self.line().at(size_bytes)
     }
@@ -178,8 +175,8 @@ impl Segment {
 }
 
 impl Model {
-    /// Fits points whose sizes rise; `None` from fewer than 3. `noise` is the relative error of
-    /// medians by chance; more pieces should not explain it.
+    /// Fits points with ascending sizes; `None` with fewer than 3. `noise` is the relative error of medians by chance,
+    /// which should not lead to more segments.
     pub(crate) fn fit(points: &[Point], noise: f64) -> Option<Self> {
         if points.len() < POINTS_MIN {
             return None;
@@ -209,35 +206,35 @@ impl Model {
         })
     }
 
-    /// The time of a size, also of one that was not measured, in ns.
+    /// Returns the time of a size, even of one that was not measured, in ns.
     pub fn at(&self, size_bytes: u64) -> f64 {
         self.segment(size_bytes).map_or(0.0, |segment| segment.at(size_bytes))
     }
 
-    /// The regime of a size; beyond the ends it is that of the end.
+    /// Returns the regime of a size; beyond the ends, that of the end.
     pub fn regime(&self, size_bytes: u64) -> Option<RegimeKind> {
         let within = self.regimes.iter().find(|regime| size_bytes <= regime.to_bytes);
         within.or(self.regimes.last()).map(|regime| regime.kind)
     }
 
-    /// The rate of the last piece, in GB/s; `None` where time does not grow.
+    /// Returns the rate of the last segment, in GB/s; `None` if time does not grow.
     pub fn peak_gb_per_s(&self) -> Option<f64> {
         let last = self.segments.last()?;
         (last.ns_per_byte > 0.0).then(|| 1.0 / last.ns_per_byte)
     }
 
-    /// The piece for a size.
+    /// Returns the segment for a size.
     pub fn segment(&self, size_bytes: u64) -> Option<&Segment> {
         within(&self.segments, size_bytes)
     }
 
-    /// The largest size such that it and all smaller ones are latency-bound.
+    /// Returns the largest size such that it and all smaller ones are latency-bound.
     pub fn latency_bound_to(&self) -> Option<u64> {
         let first = self.regimes.first()?;
         (first.kind == RegimeKind::LatencyBound).then_some(first.to_bytes)
     }
 
-    /// The smallest size such that it and all larger ones are bandwidth-bound.
+    /// Returns the smallest size such that it and all larger ones are bandwidth-bound.
     pub fn bandwidth_bound_from(&self) -> Option<u64> {
         let last = self.regimes.last()?;
         (last.kind == RegimeKind::BandwidthBound).then_some(last.from_bytes)
@@ -249,12 +246,12 @@ fn within(segments: &[Segment], size_bytes: u64) -> Option<&Segment> {
     within.or(segments.last())
 }
 
-/// A model is refused if a tenth of the sizes are farther off than this.
+/// Maximum error: a model is refused if a tenth of the sizes are farther off than this.
 const REFUSED_PERCENT: f64 = 25.0;
-/// A latency below this share of the shortest time can't be separated from the time of the bytes.
+/// Minimum latency as a share of the shortest time; a smaller one can't be separated from the time of the bytes.
 const TOLD_SHARE: f64 = 0.01;
 
-/// A line through fewer points is never off.
+/// Minimum number of points of a line; fewer always fit exactly.
 pub(crate) const POINTS_MIN: usize = 3;
 const SEGMENTS_MAX: usize = 5;
 const LATENCY_BOUND: f64 = 0.2;
@@ -272,7 +269,7 @@ fn segment(points: &[Point]) -> Segment {
     }
 }
 
-/// The places to cut at, both ends included.
+/// Returns the places to cut at, including both ends.
 fn cuts(points: &[Point], noise: f64) -> Vec<usize> {
     let n = points.len();
     let mut squares = vec![vec![f64::INFINITY; n + 1]; n + 1];
@@ -282,7 +279,7 @@ fn cuts(points: &[Point], noise: f64) -> Vec<usize> {
             squares[from][to] = Line::through(piece).squares(piece);
         }
     }
-    // best[k][to]: the least squares of k + 1 pieces up to `to`, and where the last begins.
+    // best[k][to]: the least squares of k + 1 segments up to `to`, and the start of the last one.
     let mut best = vec![vec![(f64::INFINITY, 0); n + 1]; SEGMENTS_MAX];
     for to in 0..=n {
         best[0][to] = (squares[0][to], 0);
@@ -298,7 +295,7 @@ fn cuts(points: &[Point], noise: f64) -> Vec<usize> {
         }
     }
     let count = n as f64;
-    // Residuals count at least as noise, or any number of pieces would pay off.
+    // Residuals count at least as noise; otherwise any number of segments would pay off.
     let bic = |pieces: usize| {
         let left = (best[pieces][n].0 / count).max(noise * noise);
         count * left.ln() + (3.0 * pieces as f64 + 2.0) * count.ln()
@@ -407,13 +404,13 @@ mod tests {
         let line = Line::through(&steep);
         assert_eq!(line.latency_ns, None, "no latency is not a latency of 0");
         assert!(line.ns_per_byte > 0.0 && line.at(2_000) > 0.0, "{line:?}");
-        // Nor can a latency of a thousandth of the smallest time be determined.
+        // A latency of a thousandth of the smallest time can't be determined either.
         let large = [1_u64 << 20, 1 << 22, 1 << 30]
             .map(|size| Point { size_bytes: size, time_ns: 1.0 + size as f64 });
         assert_eq!(Line::through(&large).latency_ns, None);
     }
 
-    /// The medians of a link whose transfers wait for a timer of 50 ms now and then.
+    /// Medians of a link whose transfers sometimes wait for a timer of 50 ms.
     fn plateau() -> Vec<Point> {
         let times_us = [
             47.0, 46.0, 48.0, 50.0, 50_500.0, 52.0, 49.0, 50_600.0, 55.0, 60.0, 50_400.0, 70.0,
@@ -451,7 +448,7 @@ mod tests {
 
     #[test]
     fn no_size_is_latency_bound_above_one_that_is_bandwidth_bound() {
-        // The second piece begins where bytes count and ends on a plateau.
+        // The second segment begins in the bandwidth-bound regime and ends on a plateau.
         let time = |size: f64| match size {
             s if s <= 4_096.0 => 100.0 + s,
             s if s <= 262_144.0 => 1e6,

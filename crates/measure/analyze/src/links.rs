@@ -12,65 +12,64 @@ use crate::summary::{Metrics, Summary};
 /// One path from one endpoint to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// The rank that bytes come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that they go to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
-    /// The median time of the smallest size, in ns.
+    /// Median time of the smallest size, in ns.
     pub smallest_ns: f64,
-    /// The highest median rate of any size, in GB/s.
+    /// Highest median rate of any size, in GB/s.
     pub best_gb_per_s: f64,
-    /// The highest rate of a stream, in GB/s, where streams were measured.
+    /// Highest rate of a stream, in GB/s, if streams were measured.
     pub best_stream_gb_per_s: Option<f64>,
-    /// The size of that stream's messages.
+    /// Message size of that stream.
     pub best_stream_bytes: Option<u64>,
-    /// `null` from fewer than three sizes.
+    /// Model of the link; `null` with fewer than three sizes.
     pub model: Option<Model>,
-    /// One for each segment of the model.
+    /// LogGP parameters, one for each segment of the model.
     pub loggp: Vec<LogGp>,
-    /// One line for all sizes, as simulators with two parameters want it.
+    /// One line for all sizes, for simulators with two parameters.
     pub alpha_beta: Option<AlphaBeta>,
 }
 
 impl Link {
-    /// The model, unless it is refused.
+    /// Returns the model, unless it is refused.
     pub fn usable_model(&self) -> Option<&Model> {
         self.model.as_ref().filter(|model| model.refused.is_none())
     }
 
-    /// The one line for all sizes, unless it is refused.
+    /// Returns the one line for all sizes, unless it is refused.
     pub fn usable_line(&self) -> Option<&AlphaBeta> {
         self.alpha_beta.as_ref().filter(|line| line.refused.is_none())
     }
 }
 
-/// A link as latency and rate alone.
+/// A link as only latency and rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AlphaBeta {
-    /// In ns; `null` where the sizes can't separate it from the time of the bytes.
+    /// Latency in ns; `null` if the sizes can't separate it from the time of the bytes.
     pub latency_ns: Option<f64>,
-    /// In GB/s; `null` where time does not grow with size.
+    /// Rate in GB/s; `null` if time does not grow with size.
     pub gb_per_s: Option<f64>,
-    /// How far the sizes are from it; `null` from two, which every line meets.
+    /// Distance of the sizes from the line; `null` with two sizes, which every line meets.
     pub error: Option<FitError>,
-    /// Why it is refused, if it is too far off; then use the pieces of the model.
+    /// Reason for refusing the line, if it is too far off; use the segments of the model then.
     pub refused: Option<String>,
 }
 
-/// Parameters of LogGP for a range of sizes. Nothing is guessed: `o` is for both ends together, and
-/// `null` where nothing measures it.
+/// LogGP parameters for a range of sizes. Nothing is guessed: `o` is for both ends together, and `null` if not
+/// measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LogGp {
     pub from_bytes: u64,
     pub to_bytes: u64,
-    /// L in ns: the time of an empty transfer, without `o` where the metric leaves it out; `null`
-    /// where these sizes don't determine it.
+    /// L in ns: the time of an empty transfer, without `o` if the metric excludes it; `null` if these sizes don't
+    /// determine it.
     pub latency_ns: Option<f64>,
-    /// Whether `latency_ns` holds the overhead at both ends, too.
+    /// Whether `latency_ns` includes the overhead at both ends.
     pub latency_includes_overhead: bool,
-    /// o_s + o_r in ns: the cost of posting and of completion, from `t_host` less `t_gpu` or
-    /// `t_oneway`.
+    /// o_s + o_r in ns: the cost of posting and of completion, from `t_host` less `t_gpu` or `t_oneway`.
     pub overhead_ns: Option<f64>,
     /// g in ns: the time between messages of no bytes in a stream.
     pub gap_ns: Option<f64>,
@@ -81,35 +80,35 @@ pub struct LogGp {
 /// A pair whose two directions differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Asymmetry {
-    /// The rank whose outgoing direction is slower.
+    /// Rank whose outgoing direction is slower.
     pub src: u32,
     pub dst: u32,
     pub path: PathKind,
     /// Small transfers or large ones.
     pub sizes: SizeClass,
-    /// How much longer they take this way than back, in percent.
+    /// Additional time in this direction over the opposite one, in percent.
     pub slower_percent: f64,
-    /// Sizes whose confidence intervals don't touch.
+    /// Number of sizes whose confidence intervals don't touch.
     pub sizes_apart: usize,
-    /// Sizes that were compared.
+    /// Number of sizes compared.
     pub sizes_compared: usize,
 }
 
-/// A link that is worse than others of its path.
+/// A link that is slower than others of its path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SlowLink {
-    /// The rank that bytes come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that they go to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
     /// Small transfers or large ones.
     pub sizes: SizeClass,
-    /// How much longer they take than on the median link of the path, in percent.
+    /// Additional time over the median link of the path, in percent.
     pub slower_percent: f64,
 }
 
-/// The sizes where latency decides, and those where bandwidth does.
+/// Class of sizes: those dominated by latency, and those dominated by bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeClass {
@@ -120,7 +119,7 @@ pub enum SizeClass {
 }
 
 impl SizeClass {
-    /// Whether a size is of this class.
+    /// Whether a size is in this class.
     pub fn contains(self, size_bytes: u64) -> bool {
         match self {
             Self::Small => size_bytes <= 4 << 10,
@@ -131,7 +130,7 @@ impl SizeClass {
 
 type Key = (PathKind, u32, u32);
 
-/// Every link that was measured without load.
+/// Returns every link that was measured without load.
 pub(crate) fn links(summaries: &[Summary], metrics: &Metrics) -> Vec<Link> {
     by_link(summaries)
         .into_iter()
@@ -183,7 +182,7 @@ pub(crate) fn asymmetries(summaries: &[Summary]) -> Vec<Asymmetry> {
 pub(crate) fn slow_links(summaries: &[Summary]) -> Vec<SlowLink> {
     let mut found = Vec::new();
     for sizes in [SizeClass::Small, SizeClass::Large] {
-        // The time of each size, relative to the median link.
+        // Time of each size, relative to the median link.
         let mut by_size: BTreeMap<(PathKind, u64), Vec<&Summary>> = BTreeMap::new();
         for one in unloaded(summaries).filter(|one| sizes.contains(one.size_bytes)) {
             by_size.entry((one.path, one.size_bytes)).or_default().push(one);
@@ -209,7 +208,7 @@ pub(crate) fn slow_links(summaries: &[Summary]) -> Vec<SlowLink> {
 
 const ASYMMETRY_MIN: f64 = 0.03;
 const SLOW_MIN_PERCENT: f64 = 10.0;
-/// How far the median of a stable configuration moves by chance.
+/// Relative error of a stable configuration's median by chance.
 const NOISE_MIN: f64 = 0.003;
 
 fn unloaded(summaries: &[Summary]) -> impl Iterator<Item = &Summary> {
@@ -255,7 +254,7 @@ fn link((path, src, dst): Key, sizes: &[&Summary], metric: Option<Metric>) -> Li
     }
 }
 
-/// One line through any number of sizes.
+/// Fits one line through any number of sizes from two on.
 pub(crate) fn alpha_beta(points: &[Point]) -> Option<AlphaBeta> {
     if points.len() < 2 {
         return None;
@@ -277,7 +276,7 @@ fn loggp(segment: &Segment, sizes: &[&Summary], metric: Option<Metric>) -> LogGp
     };
     let leaves_overhead_out = match metric {
         Some(Metric::Gpu) => true,
-        // It begins at a device's gate; by a host's clock it begins with the post.
+        // A one-way time begins at a device's gate, or with the post on a host's clock.
         Some(Metric::Oneway) => !sizes.iter().any(|one| {
             matches!(one.path, PathKind::Tcp | PathKind::HostMemory | PathKind::SharedMemory)
         }),

@@ -1,4 +1,4 @@
-//! Figures over all links of a path, which tables and reports begin with.
+//! Results over all links of a path, which tables and reports start with.
 
 use polyrail_profile::PathKind;
 use serde::Serialize;
@@ -7,31 +7,31 @@ use crate::links::Link;
 use crate::stats::median_of;
 use crate::summary::{Metrics, Summary};
 
-/// All links of a path. Terminal and report show these numbers, so that they agree.
+/// All links of a path. Terminal and report both show these numbers, so they agree.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathFigures {
     pub path: PathKind,
-    /// How many links it has.
+    /// Number of links.
     pub links: usize,
-    /// The time of the smallest size, the median over the links, in ns.
+    /// Time of the smallest size, median over the links, in ns.
     pub smallest_ns: Option<f64>,
-    /// The highest rate of a link, the median over the links, in GB/s.
+    /// Highest rate of a link, median over the links, in GB/s.
     pub median_gb_per_s: Option<f64>,
-    /// That of the fastest link.
+    /// Highest rate of the fastest link, in GB/s.
     pub best_gb_per_s: Option<f64>,
-    /// That of the slowest.
+    /// Highest rate of the slowest link, in GB/s.
     pub worst_gb_per_s: Option<f64>,
-    /// The highest rate of a stream, the median over the links, in GB/s.
+    /// Highest rate of a stream, median over the links, in GB/s.
     pub stream_gb_per_s: Option<f64>,
-    /// The size of the messages of that stream: the median over the links, or the next one below.
+    /// Message size of that stream: the median over the links, or the next size below.
     pub stream_bytes: Option<u64>,
-    /// Of `large`, those with a CV below 5 %.
+    /// Number of `large` configurations with a CV below 5 %.
     pub steady: usize,
-    /// Configurations from 1 MiB on with 3 samples or more, from which a CV tells something.
+    /// Number of configurations of 1 MiB and more with at least 3 samples, enough for a meaningful CV.
     pub large: usize,
-    /// Configurations whose samples are in two states.
+    /// Number of configurations whose samples are in two states.
     pub two_states: usize,
-    /// Samples far from the median of their configuration.
+    /// Number of samples far from the median of their configuration.
     pub outliers: usize,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn path_figures(
     metrics.keys().map(|path| figures(*path)).collect()
 }
 
-/// The size that half of these do not exceed: one that was measured, which a mean of two need not be.
+/// Returns the size that half of these do not exceed: a measured one, unlike a mean of two.
 fn middle_size(mut sizes: Vec<u64>) -> Option<u64> {
     sizes.sort_unstable();
     let last = sizes.len().checked_sub(1)?;

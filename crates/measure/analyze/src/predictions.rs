@@ -14,59 +14,59 @@ use crate::fit::{Point, RegimeKind};
 use crate::links::{AlphaBeta, alpha_beta};
 use crate::stats::median_of;
 
-/// A line of the table that a simulator wrote.
+/// A line of a simulator's table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// `None` stands for `*`: all.
+    /// `None` for `*`: all ranks.
     pub src: Option<u32>,
-    /// `None` stands for `*`: all.
+    /// `None` for `*`: all ranks.
     pub dst: Option<u32>,
     pub size_bytes: u64,
-    /// What the simulator says.
+    /// Predicted time, in ns.
     pub predicted_ns: f64,
-    /// If the table names it.
+    /// Path, if the table names it.
     pub path: Option<PathKind>,
-    /// The simulator, if the table names it.
+    /// Name of the simulator; empty if the table has none.
     pub simulator: String,
-    /// Its line in the table.
+    /// Line number in the table.
     pub line: u64,
 }
 
-/// The verdict on a prediction.
+/// Verdict on a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PointVerdict {
     /// Inside the confidence interval of the median, or within 2 % of it.
     Right,
-    /// It predicts less time than was measured.
+    /// Predicts less time than was measured.
     TooFast,
-    /// It predicts more time than was measured.
+    /// Predicts more time than was measured.
     TooSlow,
-    /// The measurement has too few samples to say, or is too noisy: the interval of its median reaches farther
-    /// than 20 %.
+    /// Too few samples to decide, or a measurement that is too noisy: the interval of its median reaches farther than
+    /// 20 %.
     Unclear,
 }
 
-/// One prediction against its measurement.
+/// One prediction and its measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgedPoint {
-    /// The rank that bytes come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that they go to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
     pub size_bytes: u64,
-    /// The median, in ns.
+    /// Median, in ns.
     pub measured_ns: f64,
-    /// Its confidence interval, in ns.
+    /// Confidence interval of the median, in ns.
     pub interval_ns: Option<(f64, f64)>,
-    /// The predicted time, in ns.
+    /// Predicted time, in ns.
     pub predicted_ns: f64,
-    /// Predicted by measured less one, in percent: below zero it is too fast.
+    /// Predicted by measured time less one, in percent: below zero, the prediction is too fast.
     pub error_percent: f64,
-    /// Of the measured link at this size.
+    /// Regime of the measured link at this size.
     pub regime: Option<RegimeKind>,
-    /// What to make of it.
+    /// Verdict on the prediction.
     pub verdict: PointVerdict,
 }
 
@@ -82,55 +82,55 @@ pub struct ErrorSummary {
     pub bias_percent: f64,
     /// Geometric mean of predicted by measured.
     pub geometric_mean_ratio: f64,
-    /// The error of the largest size, with its sign, in percent.
+    /// Error with the largest magnitude, with its sign, in percent.
     pub worst_percent: f64,
-    /// Points that are right, in percent.
+    /// Share of points that are right, in percent.
     pub right_percent: f64,
 }
 
-/// One link's errors, and both sides as latency and rate.
+/// Errors of one link, and both sides as latency and rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkErrors {
-    /// The rank that bytes come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that they go to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
     pub errors: ErrorSummary,
-    /// A line through the predictions.
+    /// Line through the predictions.
     pub predicted: Option<AlphaBeta>,
-    /// A line through the same sizes as measured.
+    /// Line through the same sizes as measured.
     pub measured: Option<AlphaBeta>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
     pub file: String,
-    /// Names of simulators in it.
+    /// Names of the simulators in the file.
     pub simulators: Vec<String>,
     pub total: ErrorSummary,
     pub by_regime: Vec<(RegimeKind, ErrorSummary)>,
     pub by_size: Vec<(u64, ErrorSummary)>,
-    /// By link, the worst first.
+    /// Errors by link, the worst first.
     pub by_link: Vec<LinkErrors>,
-    /// Predictions of what was not measured.
+    /// Predictions of transfers that were not measured.
     pub not_measured: usize,
     /// Measured configurations without a prediction.
     pub not_predicted: usize,
     pub points: Vec<JudgedPoint>,
 }
 
-/// An interval that reaches farther from the median, in percent, holds predictions that are right and wrong.
+/// Maximum reach of an interval from the median, in percent; a wider one contains both right and wrong predictions.
 const WIDE_PERCENT: f64 = 20.0;
 
-/// A million predictions have 50 MB.
+/// Maximum size of a table, in bytes. A million predictions have 50 MB.
 const TABLE_MAX: u64 = 256 << 20;
 
 const REQUIRED: &[&str] = &["src", "dst", "size_bytes", "predicted_time_ns"];
 const OPTIONAL: &[&str] = &["path", "simulator"];
 
-/// Reads a table of predictions: columns `src`, `dst` (ranks, or `*` for all), `size_bytes`,
-/// `predicted_time_ns`, and perhaps `path` and `simulator`; others are left alone.
+/// Reads a table of predictions: columns `src`, `dst` (ranks, or `*` for all), `size_bytes`, `predicted_time_ns`, and
+/// optionally `path` and `simulator`; other columns are ignored.
 ///
 /// # Errors
 /// If the file can't be read, a column is missing, or a cell is out of range.
@@ -165,12 +165,12 @@ fn rank(cells: &Cells<'_>, column: usize) -> Result<Option<u32>, ProfileError> {
 }
 
 impl Judgement {
-    /// Judges predictions of one path. The last of several predictions for the same transfer
-    /// counts, so a table may begin with `*` and list exceptions after it.
+    /// Judges predictions. The last of several predictions for the same transfer counts, so a table may begin with `*`
+    /// and list exceptions after it.
     ///
     /// # Errors
-    /// If predictions name ranks that the profile lacks, match no measured transfer, or name no
-    /// path although several were measured.
+    /// If predictions name ranks that the profile lacks, match no measured transfer, or name no path although several
+    /// were measured.
     pub fn of(
         analysis: &Analysis,
         file: &Path,
@@ -246,7 +246,7 @@ impl Judgement {
         })
     }
 
-    /// How many predictions the measurements are too noisy to judge, as a conclusion.
+    /// Returns a conclusion on the predictions that the measurements are too noisy to judge, if there are any.
     pub fn too_noisy(&self) -> Option<String> {
         let is_noisy =
             |point: &&JudgedPoint| point.verdict == PointVerdict::Unclear && point.is_wide();

@@ -1,9 +1,7 @@
-//! Finds sources in two states: at times all their transfers take longer by the same amount,
-//! whatever the size.
+//! Finds sources in two states: at times all their transfers take longer by the same amount, for every size.
 //!
-//! A configuration has a handful of samples, but the state of a copy engine is that of its device
-//! and not of a size. So this pools the samples of all sizes of a source, each as its excess over
-//! the fastest sample of its configuration.
+//! A configuration has only a few samples, but the state of a copy engine belongs to its device and not to a size. So
+//! this pools the samples of all sizes of a source, each as its excess over the fastest sample of its configuration.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +15,15 @@ use crate::summary::{Metrics, State, Summary, plan_time};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SourceStates {
     pub path: PathKind,
-    /// The rank that they come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The largest size considered: above it the variation of the byte time hides a state.
+    /// Largest size considered: above it, the variation of the byte time hides a state.
     pub to_bytes: u64,
-    /// The faster one first.
+    /// Both states, the faster one first.
     pub states: [State; 2],
 }
 
-/// The excess of a state shows up to this size.
+/// Maximum size at which the excess of a state is visible.
 const TO_BYTES: u64 = 16 << 20;
 
 pub(crate) fn source_states(
@@ -55,12 +53,12 @@ pub(crate) fn source_states(
         let at = two_clusters(&more)?;
         let states = [&more[..at], &more[at..]].map(|part| State::of(part, more.len()));
         let apart_ns = states[1].median_ns - states[0].median_ns;
-        // A state that changes next to nothing is not worth reporting.
+        // A state that changes almost nothing is not worth reporting.
         let matters = apart_ns > MATTERS * median(&times);
         matters.then_some(SourceStates { path, src, to_bytes: TO_BYTES, states })
     });
     found.collect()
 }
 
-/// States closer than this share of a median time count as one.
+/// Minimum distance of two states, as a share of a median time; closer states count as one.
 const MATTERS: f64 = 0.05;

@@ -2,21 +2,21 @@
 
 pub(crate) use polyrail_report::median as median_of;
 
-/// The median of sorted numbers.
+/// Returns the median of sorted numbers.
 ///
 /// # Panics
-/// On an empty list.
+/// If the list is empty.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     polyrail_report::median_of_sorted(sorted).expect("there is a number")
 }
 
-/// The 95 % confidence interval of the median, from the order of the samples alone: whatever their
-/// distribution, each is below the median with probability one half (Hoefler and Belli, "Scientific
-/// Benchmarking of Parallel Computing Systems", SC'15). `None` from fewer than 6.
+/// Returns the 95 % confidence interval of the median, from the order of the samples alone: for every distribution,
+/// each sample is below the median with probability one half (Hoefler and Belli, "Scientific Benchmarking of Parallel
+/// Computing Systems", SC'15). `None` with fewer than 6 samples.
 pub(crate) fn median_interval(sorted: &[f64]) -> Option<(f64, f64)> {
     let n = sorted.len();
     let below = if n > 1_000 {
-        // Where the binomial is normal, and its terms no longer fit into a double.
+        // The binomial is close to normal here, and its terms no longer fit into a double.
         ((n as f64 - 1.96 * (n as f64).sqrt()) / 2.0).floor() as usize
     } else {
         let mut term = 0.5_f64.powi(n as i32);
@@ -32,11 +32,10 @@ pub(crate) fn median_interval(sorted: &[f64]) -> Option<(f64, f64)> {
     (below > 0).then(|| (sorted[below - 1], sorted[n - below]))
 }
 
-/// Where sorted numbers fall apart into two peaks: how many are in the lower one; `None` if there is
-/// one peak, or too few numbers to tell. The gap between both must be fifteen times the mean gap
-/// inside either, each must have a fifth of the numbers and three at least, and their medians must be
-/// apart by more than 2 %. Of numbers from one peak (normal, exponential, uniform, Student's t with 3
-/// degrees) that is true of fewer than one set in a thousand.
+/// Finds two peaks in sorted numbers and returns how many numbers are in the lower one; `None` with one peak, or too
+/// few numbers to decide. The gap between both must be fifteen times the mean gap inside either, each must have a fifth
+/// of the numbers and at least three, and their medians must differ by more than 2 %. Fewer than one in a thousand sets
+/// of numbers from one peak (normal, exponential, uniform, Student's t with 3 degrees) meet this.
 pub(crate) fn two_peaks(sorted: &[f64]) -> Option<usize> {
     const LEAST: usize = 8;
     const GAP: f64 = 15.0;
@@ -56,25 +55,25 @@ pub(crate) fn two_peaks(sorted: &[f64]) -> Option<usize> {
     widest.filter(is_apart)
 }
 
-/// Where sorted numbers fall apart into two clusters with next to nothing between them: how many
-/// are in the lower one. Needs many numbers and, unlike [`two_peaks`], tolerates some that are far
-/// off or in between. The cut is the one with the least squares on both sides; each side must have
-/// a tenth of the numbers, and the middle half of the way between their medians at most one in
-/// twenty. Of one peak it holds about a quarter (normal and uniform), or a fifth (exponential).
+/// Finds two clusters in sorted numbers with almost nothing between them, and returns how many numbers are in the lower
+/// one. Needs many numbers and, unlike [`two_peaks`], tolerates some that are far off or in between. The cut minimizes
+/// the squares on both sides. Each side must have a tenth of the numbers, and the middle half of the distance between
+/// their medians at most one in twenty. With one peak it holds about a quarter (normal and uniform), or a fifth
+/// (exponential).
 pub(crate) fn two_clusters(sorted: &[f64]) -> Option<usize> {
     const LEAST: usize = 40;
     const BETWEEN: f64 = 0.05;
     if sorted.len() < LEAST {
         return None;
     }
-    // Outliers would otherwise form a cluster of their own.
+    // Outliers would otherwise form their own cluster.
     let kept = &sorted[..sorted.len() - sorted.len() / 50];
     let n = kept.len() as f64;
     let (sum, mut below, mut best) = (kept.iter().sum::<f64>(), 0.0, (f64::NEG_INFINITY, 0));
     for (at, number) in kept.iter().enumerate().take(kept.len() - 1) {
         below += number;
         let (low, high) = ((at + 1) as f64, n - (at + 1) as f64);
-        // The squares between both sides, which are most where those within are least.
+        // The squares between both sides, which are largest when those within are smallest.
         let between = below * below / low + (sum - below) * (sum - below) / high;
         if between > best.0 {
             best = (between, at + 1);
@@ -91,13 +90,13 @@ pub(crate) fn two_clusters(sorted: &[f64]) -> Option<usize> {
     (quarter > 0.0 && between <= BETWEEN * n).then_some(best.1)
 }
 
-/// The smallest value that a share `q` of all does not exceed.
+/// Returns the smallest value that a share `q` of all does not exceed.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (q * sorted.len() as f64).ceil().max(1.0) as usize;
     sorted[rank.min(sorted.len()) - 1]
 }
 
-/// Mean and standard deviation (of a sample); the deviation of one number is `None`.
+/// Returns mean and standard deviation (of a sample); the deviation of a single number is `None`.
 pub(crate) fn mean_and_deviation(numbers: &[f64]) -> (f64, Option<f64>) {
     let n = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / n;
@@ -108,15 +107,14 @@ pub(crate) fn mean_and_deviation(numbers: &[f64]) -> (f64, Option<f64>) {
     (mean, Some((squares / (n - 1.0)).sqrt()))
 }
 
-/// The median distance from the median, scaled so that it is the standard deviation of normal
-/// numbers.
+/// Returns the median distance from the median, scaled to equal the standard deviation for normal numbers.
 pub(crate) fn scaled_mad(sorted: &[f64]) -> f64 {
     let middle = median(sorted);
     1.4826 * median_of(sorted.iter().map(|number| (number - middle).abs())).unwrap_or(0.0)
 }
 
-/// Whether numbers rise or fall in the order given: the test of Mann and Kendall, with the two-sided
-/// probability that numbers without a trend look so. Tied numbers make it careful.
+/// Tests for a trend in the order given (Mann and Kendall): returns the two-sided probability that numbers without a
+/// trend look like this. Ties make it conservative.
 pub(crate) fn mann_kendall_p(numbers: &[f64]) -> f64 {
     let n = numbers.len() as f64;
     if numbers.len() < 4 {
@@ -137,7 +135,7 @@ pub(crate) fn mann_kendall_p(numbers: &[f64]) -> f64 {
     erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// The median of the slopes between all points (Theil and Sen), which a few odd points can't turn.
+/// Returns the median of the slopes between all points (Theil and Sen), which a few outliers can't change.
 pub(crate) fn median_slope(points: &[(f64, f64)]) -> Option<f64> {
     let pairs = points.iter().enumerate().flat_map(|(place, (x1, y1))| {
         let later = points[place + 1..].iter();
@@ -146,7 +144,7 @@ pub(crate) fn median_slope(points: &[(f64, f64)]) -> Option<f64> {
     median_of(pairs)
 }
 
-/// Pearson's correlation; `None` where one side does not vary.
+/// Returns Pearson's correlation; `None` if one side does not vary.
 pub(crate) fn correlation(points: &[(f64, f64)]) -> Option<f64> {
     let n = points.len() as f64;
     let mx = points.iter().map(|p| p.0).sum::<f64>() / n;
@@ -157,8 +155,8 @@ pub(crate) fn correlation(points: &[(f64, f64)]) -> Option<f64> {
     (sxx > 0.0 && syy > 0.0).then(|| sxy / (sxx * syy).sqrt())
 }
 
-/// The complementary error function of a number that is not negative, good to 1.5e-7 (Abramowitz
-/// and Stegun, Handbook of Mathematical Functions, 7.1.26).
+/// Returns the complementary error function of a non-negative number, within 1.5e-7 (Abramowitz and Stegun, Handbook of
+/// Mathematical Functions, 7.1.26).
 fn erfc(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let terms = [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
@@ -238,7 +236,7 @@ mod tests {
         assert_eq!(two_peaks(&sorted([vec![100.0; 6], vec![132.0; 6]].concat())), Some(6));
     }
 
-    /// Uniform numbers from 0 to 1.
+    /// Returns uniform numbers from 0 to 1.
     fn dice(seed: u64) -> impl FnMut() -> f64 {
         let mut state = seed;
         move || {
@@ -253,7 +251,7 @@ mod tests {
     fn two_clusters_are_found_though_some_lie_between_and_some_far_off() {
         for seed in 0..50 {
             let mut next = dice(seed);
-            // Two states 5.3 us apart, a few on the way from one to the other, and some far off.
+            // Two states 5.3 us apart, a few numbers between them, and some far off.
             let mut numbers: Vec<f64> = (0..300)
                 .map(|number| match number % 100 {
                     0..=57 => 0.2 + 0.8 * next(),

@@ -9,79 +9,82 @@ use crate::stats::{
     mean_and_deviation, median, median_interval, median_of, quantile, scaled_mad, two_peaks,
 };
 
-/// One configuration. Every sample counts: outliers are listed but stay in every figure.
+/// One configuration. Every sample counts: outliers are listed but included in every result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Its number in the plan.
+    /// Number of the configuration in the plan.
     pub configuration: u32,
-    /// The rank that bytes came from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that they went to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
-    /// What else moved.
+    /// Other traffic at the same time.
     pub load: Load,
     pub size_bytes: u64,
-    /// The metric that the times are of.
+    /// Metric of the times.
     pub metric: &'static str,
-    /// How many samples have the metric; the sentinel's own are not among them.
+    /// Number of samples that have the metric, without the sentinel's.
     pub samples: usize,
-    /// The figure of the configuration, in ns.
+    /// Median time, the main result of the configuration, in ns.
     pub median_ns: f64,
-    /// The 95 % confidence interval of the median, in ns; `null` from fewer than 6 samples.
+    /// 95 % confidence interval of the median, in ns; `null` with fewer than 6 samples.
     pub interval_ns: Option<(f64, f64)>,
     pub mean_ns: f64,
     pub min_ns: f64,
     pub max_ns: f64,
-    /// In ns; `null` from fewer than 100 samples.
+    /// Time that a tenth of the samples does not exceed, in ns.
+    pub p10_ns: f64,
+    /// Time that nine tenths of the samples do not exceed, in ns.
+    pub p90_ns: f64,
+    /// Time that 99 % of the samples do not exceed, in ns; `null` with fewer than 100 samples.
     pub p99_ns: Option<f64>,
-    /// Standard deviation by mean, in percent; `null` from one sample.
+    /// Standard deviation by mean, in percent; `null` with one sample.
     pub cv_percent: Option<f64>,
-    /// The same from medians, which outliers can't move: 1.4826 MAD by median, in percent.
+    /// Variation from medians, which outliers can't change: 1.4826 MAD by median, in percent.
     pub robust_cv_percent: f64,
     /// Size by median time, in GB/s.
     pub gb_per_s: f64,
-    /// The error that clock alignment may add, in ns: the median of the bounds; `null` for metrics
-    /// of one clock.
+    /// Error that clock alignment may add, in ns: the median of the bounds; `null` for metrics of one clock.
     pub clock_uncertainty_ns: Option<f64>,
-    /// The median bandwidth of a stream, in GB/s, where it was measured.
+    /// Median bandwidth of a stream, in GB/s, if measured.
     pub stream_gb_per_s: Option<f64>,
-    /// The median time at the host, in ns, where it was measured.
+    /// Median time at the host, in ns, if measured.
     pub host_ns: Option<f64>,
-    /// The two states that the samples fall into, if any, the faster one first. The median of all
-    /// samples is then that of the larger state.
+    /// The two states that the samples fall into, if any, the faster one first. The median of all samples is then that
+    /// of the larger state.
     pub states: Option<[State; 2]>,
     /// Samples far from the median.
     pub outliers: usize,
     /// Samples with any flag.
     pub flagged: usize,
-    /// Whether the median is within three times of the timer's floor.
+    /// Whether the median is within three times the timer's floor.
     pub is_near_floor: bool,
 }
 
 /// One of two states.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct State {
-    /// The median of its samples, in ns.
+    /// Median of its samples, in ns.
     pub median_ns: f64,
-    /// How many samples it has.
+    /// Number of its samples.
     pub samples: usize,
-    /// Their part of all, in percent.
+    /// Share of all samples, in percent.
     pub share_percent: f64,
 }
 
-/// From fewer samples a spread tells nothing of how much transfers vary: the median of two is their mean.
+/// Minimum number of samples for a meaningful spread: the median of two is their mean.
 const SPREAD_MIN: usize = 3;
 
 impl Summary {
-    /// Its CV, if that tells how much transfers vary.
+    /// Returns the CV if it is meaningful.
     pub(crate) fn telling_cv_percent(&self) -> Option<f64> {
         self.cv_percent.filter(|_| self.samples >= SPREAD_MIN)
     }
 }
 
 impl State {
-    /// Of sorted times, which are some of `all`.
+    /// Computes the state of sorted times, which are some of `all`.
     pub(crate) fn of(sorted: &[f64], all: usize) -> Self {
         let samples = sorted.len();
         let share_percent = samples as f64 / all as f64 * 100.0;
@@ -95,28 +98,28 @@ pub struct Outlier {
     pub configuration: u32,
     pub repetition: u32,
     pub time_ns: f64,
-    /// Time by median.
+    /// Time relative to the median.
     pub factor: f64,
     /// The flags of the sample, as in `samples.csv`.
     pub flags: String,
 }
 
-/// What a folder holds.
+/// Content of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Steps of the plan.
     pub planned: usize,
     /// Samples that were taken.
     pub taken: usize,
-    /// Of these, the sentinel's.
+    /// Samples of the sentinel, included in `taken`.
     pub of_sentinel: usize,
     /// Samples that have the metric.
     pub with_metric: usize,
     /// Samples with any flag.
     pub flagged: usize,
-    /// Samples of devices that were held back.
+    /// Samples of throttled devices.
     pub throttled: usize,
-    /// Samples whose bytes were compared and right.
+    /// Samples whose bytes were compared and correct.
     pub verified: usize,
     /// Samples with wrong bytes.
     pub verify_failed: usize,
@@ -124,10 +127,9 @@ pub struct Counts {
     pub oneway_impossible: usize,
 }
 
-/// The metric of each path.
 pub(crate) type Metrics = BTreeMap<PathKind, Metric>;
 
-/// Counts samples, per kind.
+/// Counts samples by kind.
 pub(crate) fn count(plan: &Plan, samples: &[Sample], metrics: &Metrics) -> Counts {
     let many = |is: &dyn Fn(&Sample) -> bool| samples.iter().filter(|sample| is(sample)).count();
     Counts {
@@ -146,7 +148,7 @@ pub(crate) fn count(plan: &Plan, samples: &[Sample], metrics: &Metrics) -> Count
     }
 }
 
-/// Every configuration that has samples, in the order of the plan, and every outlier.
+/// Returns every configuration that has samples, in the order of the plan, and every outlier.
 pub(crate) fn summarise(
     plan: &Plan,
     samples: &[Sample],
@@ -208,6 +210,8 @@ fn summary(
         mean_ns,
         min_ns: times[0],
         max_ns: times[times.len() - 1],
+        p10_ns: quantile(&times, 0.1),
+        p90_ns: quantile(&times, 0.9),
         p99_ns: (times.len() >= 100).then(|| quantile(&times, 0.99)),
         cv_percent: deviation.map(|deviation| deviation / mean_ns * 100.0),
         robust_cv_percent: scaled_mad(&times) / median_ns * 100.0,
@@ -225,13 +229,13 @@ fn summary(
     })
 }
 
-/// The metric as a time. With aligned clocks a short transfer may take slightly less than zero; it
+/// Returns the metric as a time. With aligned clocks a short transfer may appear to take slightly less than zero; it
 /// then counts as the smallest measurable time.
 fn time(sample: &Sample, metric: Metric) -> Option<f64> {
     sample.metric(metric).map(|time_ns| time_ns.max(TIME_MIN_NS))
 }
 
-/// The time of a sample by the metric of its path.
+/// Returns the time of a sample by the metric of its path.
 pub(crate) fn plan_time(plan: &Plan, sample: &Sample, metrics: &Metrics) -> Option<f64> {
     let path = plan.configuration(sample.configuration)?.path;
     time(sample, *metrics.get(&path)?)
@@ -239,8 +243,8 @@ pub(crate) fn plan_time(plan: &Plan, sample: &Sample, metrics: &Metrics) -> Opti
 
 const TIME_MIN_NS: f64 = 0.001;
 
-/// Five scaled median distances, on a logarithmic scale since times are skewed; and at least 2 %,
-/// for identical times have no distance.
+/// Returns a test for outliers: five scaled median distances, on a logarithmic scale since times are skewed, and at
+/// least 2 %, since identical times have no distance.
 fn far_from(sorted: &[f64]) -> impl Fn(f64) -> bool + use<> {
     let logs: Vec<f64> = sorted.iter().map(|time| time.ln()).collect();
     let middle = median(&logs);

@@ -1,4 +1,4 @@
-//! What the analysis of a large profile costs. Alone in its process, whose memory is measured.
+//! Cost of analysing a large profile. Has its own process, because it measures the memory of the process.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use polyrail_analyze::{Analysis, Options, html};
 use polyrail_profile::synthetic::Machine;
 use polyrail_profile::{Folder, PathKind};
 
-/// The most memory that this process had, in bytes.
+/// Peak memory of this process, in bytes.
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -14,7 +14,7 @@ fn peak_bytes() -> u64 {
     kib * 1_024
 }
 
-/// What this thread had of a CPU, in seconds: other tests that run beside it don't count.
+/// CPU time of this thread, in seconds; excludes tests that run at the same time.
 fn cpu_seconds() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1e9

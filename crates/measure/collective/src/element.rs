@@ -1,25 +1,25 @@
-//! The types of elements, the values that ranks begin with, and what comes of them.
+//! Element types, the ranks' initial values, and the expected results.
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Operation, Shape};
 
-/// What the memory of a rank consists of; named as nccl-tests names them.
+/// Type of the elements in a rank's memory; the names are those of nccl-tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
-    /// 32 bits of floating point.
+    /// 32-bit floating point.
     Float,
-    /// A signed integer of 32 bits.
+    /// 32-bit signed integer.
     Int32,
-    /// A byte; sums wrap around.
+    /// Byte; sums wrap around.
     Uint8,
 }
 
 impl Element {
     pub const ALL: [Self; 3] = [Self::Float, Self::Int32, Self::Uint8];
 
-    /// The size of one.
+    /// Size of an element, in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::Float | Self::Int32 => 4,
@@ -27,7 +27,7 @@ impl Element {
         }
     }
 
-    /// As on a command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -36,7 +36,7 @@ impl Element {
         }
     }
 
-    /// Writes `one + other` to `sum`; all three are as long.
+    /// Writes the sums of `one` and `other` to `sum`; all three have the same length.
     pub(crate) fn add(self, sum: &mut [u8], one: &[u8], other: &[u8]) {
         match self {
             Self::Float => zip(sum, one, other, |a, b| {
@@ -49,13 +49,12 @@ impl Element {
         }
     }
 
-    /// What a rank begins with.
+    /// Fills memory with the rank's initial values.
     pub(crate) fn fill(self, memory: &mut [u8], rank: usize, seed: u64) {
         self.write(memory, |index| value(rank, index, seed));
     }
 
-    /// Elements of `result`, the part of the rank's output that the operation makes, that are not what
-    /// the operation makes of what the ranks began with.
+    /// Counts the wrong elements of `result`, the part of the rank's output that the operation produces.
     pub(crate) fn wrong(
         self,
         result: &[u8],
@@ -93,7 +92,8 @@ impl Element {
     }
 }
 
-/// Differs by rank, place and seed. Small enough that floats hold sums of 256 ranks exactly.
+/// Initial value of an element; differs by rank, index and seed. Below 2^16, so that floats hold sums of 256 ranks
+/// exactly.
 fn value(rank: usize, index: usize, seed: u64) -> u64 {
     let place = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let who = (rank as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);

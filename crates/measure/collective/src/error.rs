@@ -1,47 +1,47 @@
-//! What ends the work of a rank.
+//! Errors of a rank.
 
 use polyrail_nccl_abi::NetError;
 
-/// Why an operation did not come to its end.
+/// Reason why a rank failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
-    /// The plugin could not be used, or a call of it failed.
+    /// The plugin could not be used, or one of its calls failed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// It has no device.
+    /// The plugin has no device.
     #[error("the plugin has no device")]
     NoDevice,
-    /// The memory could not be had.
+    /// Memory could not be allocated.
     #[error("there are no {bytes} bytes of memory")]
     Memory {
-        /// How much was asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// An operation on more elements than there is memory for.
+    /// The operation needs more memory than the rank has, or has another number of ranks.
     #[error("{bytes} bytes do not fit into {room}")]
     TooLong {
-        /// What the operation needs.
+        /// Bytes that the operation needs.
         bytes: usize,
         room: usize,
     },
-    /// As many handles as connections are needed.
+    /// The number of handles differs from the number of connections.
     #[error("{got} handles were given for {wanted} connections")]
     Handles {
-        /// How many were given.
+        /// Handles that were given.
         got: usize,
-        /// How many are needed.
+        /// Handles that are needed.
         wanted: usize,
     },
-    /// Its connections are not there, or an operation on them has failed.
+    /// The rank is not connected, or an earlier operation failed.
     #[error("the rank is not connected, or an operation of it has failed")]
     NotReady,
-    /// The deadline has passed.
+    /// The deadline passed.
     #[error("{waits_for}")]
     Late {
-        /// What did not happen in time.
+        /// Event that did not happen in time.
         waits_for: String,
     },
-    /// A message was not as long as it had to be.
+    /// A message had the wrong length.
     #[error("a message from rank {from} has {got} bytes, not {wanted}")]
     Length { from: usize, got: usize, wanted: usize },
 }

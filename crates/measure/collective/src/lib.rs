@@ -1,11 +1,11 @@
 //! Collective operations between ranks whose memory is on hosts, over any net plugin of NCCL.
 //!
-//! A [`Net`](polyrail_nccl_abi::Net) is a plugin, called as NCCL calls it, or the built-in
-//! [`baseline`] that works like NCCL's own socket transport. A [`Rank`] has connections to other ranks over it, runs an [`Operation`] on
-//! memory of its own, and compares every element of the result.
+//! A [`Net`](polyrail_nccl_abi::Net) is a plugin, called as NCCL calls it, or the built-in [`baseline`], which works
+//! like NCCL's own socket transport. A [`Rank`] connects to other ranks over it, runs an [`Operation`] on its own
+//! memory, and compares every element of the result.
 //!
-//! The algorithms are NCCL's: rings, a chain for broadcast, and pairs for alltoall. One thread of a rank
-//! posts, tests and adds up; NCCL leaves the adding to the GPU.
+//! The algorithms are NCCL's: rings, a chain for broadcast, and pairs for alltoall. One thread per rank posts, tests
+//! and adds; NCCL adds on the GPU.
 
 mod baseline;
 mod element;

@@ -1,4 +1,4 @@
-//! Who sends which part of the memory to whom, and after what. Nothing here moves a byte.
+//! Plans: which part of the memory each rank sends to which rank, and after which messages. Nothing here moves data.
 
 use std::ops::Range;
 
@@ -6,43 +6,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::element::Element;
 
-/// A collective operation, as nccl-tests names them.
+/// A collective operation; the names are those of nccl-tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// Every rank gets the sum of all.
+    /// Every rank gets the sum of all ranks' data.
     AllReduce,
-    /// Every rank gets what each of them has.
+    /// Every rank gets the data of all ranks.
     AllGather,
-    /// Every rank gets its part of the sum of all.
+    /// Every rank gets its part of the sum of all ranks' data.
     ReduceScatter,
-    /// Every rank gets its part of what each of them has.
+    /// Every rank gets its part of each rank's data.
     #[serde(rename = "alltoall")]
     AllToAll,
-    /// Every rank gets what rank 0 has.
+    /// Every rank gets the data of rank 0.
     Broadcast,
-    /// Every rank gets what the rank before it has.
+    /// Every rank gets the data of the rank before it.
     #[serde(rename = "sendrecv")]
     SendRecv,
 }
 
-/// How large an operation is.
+/// Size of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// How many ranks take part.
+    /// Number of ranks that take part.
     pub ranks: usize,
-    /// Elements, as nccl-tests counts them: of each rank's part where each has one, else all.
+    /// Elements, as nccl-tests counts them: in each rank's part if each rank has one, else in total.
     pub count: usize,
 }
 
-/// The longest message; NCCL's protocol Simple has the same: 4 MiB of buffer for 8 steps.
+/// Maximum size of a message, as in NCCL's protocol Simple: 4 MiB of buffer for 8 steps.
 pub(crate) const MESSAGE_BYTES: usize = 512 << 10;
-/// Messages under way on a connection, as NCCL has steps.
+/// Maximum number of messages in flight on a connection, like NCCL's steps.
 pub(crate) const DEPTH: usize = 8;
-/// A channel that gets less costs more than it brings.
+/// Minimum bytes per channel; a channel that gets less costs more than it gains.
 const CHANNEL_BYTES_MIN: usize = 64 << 10;
 
-/// Where a message comes from or goes to.
+/// Memory that a message comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Area {
     Input,
@@ -50,7 +50,7 @@ pub(crate) enum Area {
     Staging,
 }
 
-/// A message to send, once so many messages of the connection from the other side have been received.
+/// A message to send once `after` messages have been received on the incoming connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Send {
     pub(crate) from: Area,
@@ -59,26 +59,26 @@ pub(crate) struct Send {
     pub(crate) after: usize,
 }
 
-/// A message to receive, once so many have been sent that are on their way out of the same memory.
+/// A message to receive once `after` messages that read the same memory have been sent on the outgoing connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receive {
     pub(crate) into: Area,
     pub(crate) at: usize,
     pub(crate) bytes: usize,
-    /// Goes to a place of its own first, and is added to the input at the same offset.
+    /// Whether the message goes to staging first, and is then added to the input at the same offset.
     pub(crate) adds: bool,
     pub(crate) after: usize,
 }
 
-/// What a rank does.
+/// Work of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// From an offset of the input to one of the output.
+    /// Local copies: offset in the input, offset in the output, bytes.
     pub(crate) copies: Vec<(usize, usize, usize)>,
-    /// By connection: first those to the nearest rank, one for each channel.
+    /// Sends by connection: first those to the nearest rank, one for each channel.
     pub(crate) sends: Vec<Vec<Send>>,
     pub(crate) receives: Vec<Vec<Receive>>,
-    /// The bytes of the output that the operation makes.
+    /// Range of the output that the operation produces, in bytes.
     pub(crate) result: Range<usize>,
 }
 
@@ -92,7 +92,7 @@ impl Operation {
         Self::SendRecv,
     ];
 
-    /// As on a command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
@@ -104,7 +104,7 @@ impl Operation {
         }
     }
 
-    /// How it is done.
+    /// Name of the algorithm.
     pub fn algorithm(self) -> &'static str {
         match self {
             Self::AllReduce | Self::AllGather | Self::ReduceScatter | Self::SendRecv => "ring",
@@ -113,12 +113,12 @@ impl Operation {
         }
     }
 
-    /// Whether it adds up.
+    /// Whether the operation computes sums.
     pub fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter)
     }
 
-    /// What the bus bandwidth is of the algorithm bandwidth (PERFORMANCE.md of nccl-tests).
+    /// Ratio of bus bandwidth to algorithm bandwidth (PERFORMANCE.md of nccl-tests).
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let ranks = ranks as f64;
         match self {
@@ -128,22 +128,22 @@ impl Operation {
         }
     }
 
-    /// The largest shape of at most so many bytes, and of an element for each rank at least.
+    /// Returns the largest shape of at most `bytes` bytes, with at least one element per part.
     pub fn shape(self, bytes: usize, element: Element, ranks: usize) -> Shape {
         Shape { ranks, count: (bytes / element.bytes() / self.parts(ranks)).max(1) }
     }
 
-    /// The size that bandwidths are computed from: of all parts together.
+    /// Size that bandwidths are computed from, in bytes: all parts together.
     pub fn bytes(self, shape: Shape, element: Element) -> usize {
         shape.count * self.parts(shape.ranks) * element.bytes()
     }
 
-    /// Whether ranks talk to others than their neighbours.
+    /// Whether ranks are connected to all others instead of to their neighbours only.
     pub(crate) fn needs_all(self) -> bool {
         self == Self::AllToAll
     }
 
-    /// Parts that the count is of.
+    /// Number of parts, each of [`Shape::count`] elements.
     fn parts(self, ranks: usize) -> usize {
         match self {
             Self::AllReduce | Self::Broadcast | Self::SendRecv => 1,
@@ -169,7 +169,7 @@ impl Plan {
         };
         match operation {
             Operation::AllReduce => {
-                // The blocks of the sum may differ by an element.
+                // Blocks of the sum may differ by one element.
                 Self::ring(&cut, rank, true, true, 0..bytes)
             }
             Operation::ReduceScatter => {
@@ -188,7 +188,7 @@ impl Plan {
         }
     }
 
-    /// Nobody has all messages of it before everybody has begun.
+    /// Plan of a barrier: no rank completes it before all ranks have started it.
     pub(crate) fn barrier(ranks: usize) -> Self {
         const FLAG_BYTES: usize = 8;
         let steps = 0..ranks - 1;
@@ -207,11 +207,11 @@ impl Plan {
         }
     }
 
-    /// Blocks go round, and become sums once, and are handed on once.
+    /// Plan of a ring: blocks go around once to be summed (`adds`) and once to be distributed (`gathers`).
     fn ring(cut: &Cut, rank: usize, adds: bool, gathers: bool, result: Range<usize>) -> Self {
         let ranks = cut.shape.ranks;
         let back = |steps: usize| (rank + 2 * ranks - steps) % ranks;
-        // What is sent in each step is what came in the one before.
+        // Each step sends the block that the step before received.
         let mut steps: Vec<(usize, usize, bool)> = Vec::new();
         if adds {
             steps.extend((0..ranks - 1).map(|step| (back(1 + step), back(2 + step), true)));
@@ -222,12 +222,12 @@ impl Plan {
         let mut plan = Self { result, ..Self::default() };
         for channel in 0..cut.channels {
             let (mut sends, mut receives) = (Vec::new(), Vec::new());
-            // How many messages each block has taken until it was received, and sent.
+            // By block: receives planned before its first message, and sends planned up to its last.
             let (mut came, mut left) = (vec![0; ranks], vec![0; ranks]);
             for (number, (out, into, adds_here)) in steps.iter().enumerate() {
                 let own = cut.block(rank).start;
                 for (index, piece) in cut.pieces(*out, channel).enumerate() {
-                    // Before the first sum, and where nothing is summed, it is the rank's own input.
+                    // The first step sends the rank's own input, which without sums is only the rank's block.
                     let is_input = number == 0;
                     let at = if is_input && !adds {
                         piece.start - own * cut.element
@@ -257,7 +257,7 @@ impl Plan {
         plan
     }
 
-    /// From rank 0 to the last one.
+    /// Plan of a chain from rank 0 to the last rank.
     fn chain(cut: &Cut, rank: usize, bytes: usize) -> Self {
         let (is_first, is_last) = (rank == 0, rank + 1 == cut.shape.ranks);
         let mut plan = Self { result: 0..bytes, ..Self::default() };
@@ -281,7 +281,7 @@ impl Plan {
         plan
     }
 
-    /// To the next one.
+    /// Plan where each rank sends to the next one.
     fn shift(cut: &Cut, bytes: usize) -> Self {
         let mut plan = Self { result: 0..bytes, ..Self::default() };
         for channel in 0..cut.channels {
@@ -291,7 +291,7 @@ impl Plan {
         plan
     }
 
-    /// To each, and from each; all pairs at once, as NCCL groups them.
+    /// Plan where each rank sends to and receives from each other rank, all pairs at once, as NCCL groups them.
     fn pairs(cut: &Cut, rank: usize, channels: usize, bytes: usize) -> Self {
         let ranks = cut.shape.ranks;
         let mut plan = Self { result: 0..bytes, ..Self::default() };
@@ -299,7 +299,7 @@ impl Plan {
         plan.copies.push((own.start, own.start, own.len()));
         for distance in 1..ranks {
             let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
-            // A channel that is not used has its connection, too.
+            // Unused channels have connections, too.
             for channel in 0..channels {
                 let pieces = |rank| {
                     let is_used = channel < cut.channels;
@@ -321,7 +321,7 @@ fn to_output(piece: &Range<usize>) -> Receive {
     Receive { into: Area::Output, at: piece.start, bytes: piece.len(), adds: false, after: 0 }
 }
 
-/// How memory is cut: into a block for each rank, a part of that for each channel, and messages.
+/// Division of memory: a block for each rank, a part of that for each channel, and messages.
 struct Cut {
     shape: Shape,
     parts: usize,
@@ -330,7 +330,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// The elements of a rank's block.
+    /// Elements of a rank's block.
     fn block(&self, rank: usize) -> Range<usize> {
         let Shape { ranks, count } = self.shape;
         if self.parts == 1 {
@@ -362,7 +362,7 @@ impl Cut {
     }
 }
 
-/// One of so many shares of a range, none of which is longer than another by more than one.
+/// Returns one of `of` shares of a range; the lengths of the shares differ by at most one.
 fn share(range: Range<usize>, index: usize, of: usize) -> Range<usize> {
     let edge = |index| range.start + range.len() * index / of;
     edge(index)..edge(index + 1)

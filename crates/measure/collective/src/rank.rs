@@ -16,25 +16,25 @@ use crate::element::Element;
 use crate::error::RankError;
 use crate::plan::{Area, DEPTH, MESSAGE_BYTES, Operation, Plan, Receive, Send, Shape};
 
-/// What a rank is for.
+/// Parameters of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The number of this one, from 0.
+    /// Number of this rank, from 0.
     pub rank: usize,
-    /// How many there are; at least 2.
+    /// Number of ranks; at least 2.
     pub ranks: usize,
-    /// Connections to each rank that it talks to; at least 1.
+    /// Connections to each rank that this one sends to; at least 1.
     pub channels: usize,
     pub operation: Operation,
     pub element: Element,
-    /// The most bytes that an operation will have.
+    /// Maximum size of an operation, in bytes.
     pub max_bytes: usize,
 }
 
-/// One of the ranks. It belongs to one thread.
+/// One of the ranks. Belongs to one thread.
 pub struct Rank {
     spec: Spec,
-    /// Connected, and without a request that an operation has left behind.
+    /// Set while the rank is connected and no failed operation has left requests behind.
     is_ready: bool,
     net: Net,
     listeners: Vec<Listener>,
@@ -43,20 +43,20 @@ pub struct Rank {
     areas: Areas,
 }
 
-/// Memory, which each connection has registered. No request uses any of it while no plan is worked on.
+/// Memory that each connection has registered. No request uses it between plans.
 struct Areas {
     input: Arc<HostMemory>,
     output: Arc<HostMemory>,
     staging: Arc<HostMemory>,
 }
 
-/// A connection, and the memory registered with it: input, output and staging.
+/// A connection, and its regions: input, output and staging.
 struct Link<S: Side> {
     comm: Comm<S>,
     regions: [Region; 3],
 }
 
-/// Messages of a connection: so many posted, so many over, and the requests in between.
+/// Progress on a connection: messages posted, messages done, and the requests in between.
 #[derive(Default)]
 struct Stream {
     posted: usize,
@@ -64,11 +64,12 @@ struct Stream {
     requests: VecDeque<Request>,
 }
 
-/// Before the places of messages that are added: where a barrier has its flags.
+/// Size of the barrier's flags, which lie at the start of staging, before the slots for messages to add.
 const FLAGS_BYTES: usize = 4096;
 const POISON: u8 = 0xee;
 
-/// What each rank connects by, from what each rank listens by: `listened[rank][connection]`.
+/// Routes what each rank listens with, `listened[rank][connection]`, to the ranks that connect to it: returns what each
+/// rank connects with, in the same layout.
 pub fn route<T: Clone>(listened: &[Vec<T>], channels: usize) -> Vec<Vec<T>> {
     let target = |rank, link| (rank + 1 + link / channels) % listened.len();
     let of = |rank: usize| {
@@ -79,8 +80,7 @@ pub fn route<T: Clone>(listened: &[Vec<T>], channels: usize) -> Vec<Vec<T>> {
 }
 
 impl Rank {
-    /// Takes memory, and listens for each connection that others make. The handles of these are for
-    /// [`route`].
+    /// Allocates memory, and listens for each connection that other ranks make. Pass the returned handles to [`route`].
     ///
     /// # Errors
     /// If there is no memory or no device, or the plugin refuses.
@@ -104,10 +104,10 @@ impl Rank {
         Ok((Self { spec, is_ready: false, net, listeners, outgoing, incoming, areas }, handles))
     }
 
-    /// Connects to the others, which do so at the same time.
+    /// Connects to the other ranks, which must do so at the same time.
     ///
     /// # Errors
-    /// If the plugin refuses, or not all connections are there in time.
+    /// If the plugin refuses, or not all connections are made in time.
     pub fn connect(&mut self, handles: &[Handle], until: Instant) -> Result<(), RankError> {
         let wanted = self.spec.connections();
         if handles.len() != wanted {
@@ -151,11 +151,11 @@ impl Rank {
         Ok(())
     }
 
-    /// Runs the operation so many times, the first ones without counting, and returns what the others
-    /// took. All ranks do it at once.
+    /// Runs the operation `warmup` times untimed and then `iterations` times, and returns the time of the latter. All
+    /// ranks must call it at the same time.
     ///
     /// # Errors
-    /// If the plugin refuses, or it is not over in time; nothing else can be run then.
+    /// If the plugin refuses, or the operation doesn't finish in time. The rank can't run anything afterwards.
     pub fn run(
         &mut self,
         shape: Shape,
@@ -175,11 +175,10 @@ impl Rank {
         Ok(begun.elapsed())
     }
 
-    /// Runs the operation once on other data, over a poisoned output, and returns how many elements of
-    /// it are wrong.
+    /// Runs the operation once on other data, into a poisoned output, and returns the number of wrong elements.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// See [`run`](Self::run).
     pub fn check(&mut self, shape: Shape, seed: u64, until: Instant) -> Result<u64, RankError> {
         let plan = self.begin(shape, seed)?;
         // SAFETY: no request is under way.
@@ -206,14 +205,14 @@ impl Rank {
         Ok(Plan::new(operation, shape, element, rank, channels))
     }
 
-    /// Works until all of a plan is done. Otherwise requests are left, and the rank is not ready.
+    /// Works through a plan to its end. On an error, requests remain and the rank is no longer ready.
     fn perform(&mut self, plan: &Plan, until: Instant) -> Result<(), RankError> {
         let done = self.work(plan, until);
         self.is_ready = done.is_ok();
         done
     }
 
-    /// As NCCL's proxy works: it tests only the oldest request of each connection.
+    /// Works through a plan as NCCL's proxy does: tests only the oldest request of each connection.
     fn work(&mut self, plan: &Plan, until: Instant) -> Result<(), RankError> {
         for (from, to, bytes) in plan.copies.iter().copied() {
             // SAFETY: no request is under way yet.
@@ -248,8 +247,8 @@ impl Rank {
         }
     }
 
-    /// Whether it has posted or finished anything. `sent`: messages on the way to the other side that
-    /// are over.
+    /// Posts and completes receives of a connection; returns whether anything was posted or completed. `sent`: messages
+    /// on the outgoing connection that are done.
     fn receive(
         &mut self,
         link: usize,
@@ -265,8 +264,8 @@ impl Rank {
                 true => (Area::Staging, self.place(link, stream.posted)),
                 false => (next.into, next.at),
             };
-            // The plan posts nothing else at this place, and nothing that reads it, before it is done; a
-            // place of staging is free, as the message before it there is over.
+            // The plan posts nothing else that writes or reads this range before this receive is done. A slot of
+            // staging is free, because the message before in this slot is done.
             let Link { comm, regions } = &mut self.incoming[link];
             let (region, bytes) = (regions[area as usize], next.bytes);
             let posted = comm.irecv(&[Part { region, offset, bytes, tag: 0 }])?;
@@ -287,8 +286,8 @@ impl Rank {
         }
         if message.adds {
             let (to, at) = (span(message.at, message.bytes), self.place(link, stream.done));
-            // SAFETY: the request on the place of staging is done. The plan sends from this part of the
-            // output only after this, and nothing receives into it or into the input.
+            // SAFETY: the request on the slot of staging is done. The plan sends from this part of the output only
+            // after this, and nothing receives into it or into the input.
             unsafe {
                 let came = self.areas.staging.slice(span(at, message.bytes));
                 let own = self.areas.input.slice(to.clone());
@@ -299,7 +298,7 @@ impl Rank {
         Ok(true)
     }
 
-    /// As [`receive`](Self::receive); `received`: messages from the other side that are over.
+    /// Like [`receive`](Self::receive), for sends. `received`: messages on the incoming connection that are done.
     fn send(
         &mut self,
         link: usize,
@@ -312,7 +311,7 @@ impl Rank {
         while let Some(next) = stream.next(plan)
             && next.after <= received
         {
-            // The plan writes nothing to this place before it is done.
+            // The plan writes nothing to this range before this send is done.
             let (region, offset, bytes) = (regions[next.from as usize], next.at, next.bytes);
             let posted = comm.isend(Part { region, offset, bytes, tag: 0 })?;
             let Some(request) = posted else { break };
@@ -328,7 +327,7 @@ impl Rank {
         Ok(true)
     }
 
-    /// Where in staging a message waits to be added.
+    /// Offset in staging of the slot where a message waits to be added.
     fn place(&self, link: usize, message: usize) -> usize {
         FLAGS_BYTES + (link * DEPTH + message % DEPTH) * place_bytes(&self.spec)
     }
@@ -357,7 +356,7 @@ impl Rank {
 }
 
 impl Spec {
-    /// To each rank that it talks to, the nearest first, a connection for each channel.
+    /// Number of connections: one for each channel to each rank that this one sends to, the nearest rank first.
     fn connections(&self) -> usize {
         self.channels * if self.operation.needs_all() { self.ranks - 1 } else { 1 }
     }
@@ -374,7 +373,7 @@ impl Spec {
         (self.rank + self.ranks - self.distance(link)) % self.ranks
     }
 
-    /// Channels take the devices in turn.
+    /// Device of a connection; channels use the devices round-robin.
     fn device(&self, link: usize, devices: usize) -> usize {
         link % self.channels % devices
     }

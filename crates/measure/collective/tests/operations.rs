@@ -8,7 +8,7 @@ use polyrail_nccl_abi::Handle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Wrong elements of each size, of all ranks.
+/// Number of wrong elements by size, of all ranks together.
 fn wrong(operation: Operation, element: Element, ranks: usize, sizes: &[usize]) -> Vec<u64> {
     let max_bytes = sizes.iter().copied().max().unwrap().max(64);
     let spec = |rank| Spec { rank, ranks, channels: 2, operation, element, max_bytes };
@@ -47,7 +47,7 @@ fn each_operation_is_right_for_2_to_4_ranks_and_odd_sizes() {
     }
 }
 
-/// Two ranks, and what each of them connects by.
+/// Two ranks, and the handles that each connects to.
 fn pair() -> ([Rank; 2], Vec<Vec<Handle>>) {
     let spec = |rank| Spec {
         rank,

@@ -1,19 +1,19 @@
-//! Numbers that only look random: the same from the same seed, in every version.
+//! Pseudo-random numbers: the same from the same seed, in every version.
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14). A library's generator may change with its version, and then
-/// an experiment that is resumed would have another order.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14). A library's generator may change with its version, and then a resumed
+/// experiment would have another order.
 #[derive(Clone, Debug)]
 pub struct Dice {
     state: u64,
 }
 
 impl Dice {
-    /// The numbers of this seed.
+    /// Creates the generator of this seed.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The numbers of this part of a seed, which have nothing to do with those of its other parts.
+    /// Creates the generator of one part of a seed; its numbers are unrelated to those of other parts.
     pub fn of_part(seed: u64, part: u64) -> Self {
         let mut parts = Self::new(seed ^ part.wrapping_mul(0xd1b5_4a32_d192_ed03));
         Self::new(parts.number())
@@ -27,15 +27,15 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number above 0 and below 1.
+    /// Returns a number above 0 and below 1.
     pub fn share(&mut self) -> f64 {
         ((self.number() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// Each order with the same probability (Fisher and Yates).
+    /// Shuffles; all orders are equally likely (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            // The bias of the remainder is below 2^-50 for as few items as fit into memory.
+            // The bias of the remainder is below 2^-50 for any number of items that fits into memory.
             let other = self.number() % (last as u64 + 1);
             items.swap(last, other as usize);
         }

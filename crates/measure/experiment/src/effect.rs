@@ -1,48 +1,48 @@
-//! The effect of each level, and the verdict on it.
+//! The effect of each level, and its verdict.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::plan::{Comparison, Plan};
 use crate::ranks::{self, Interval};
 
-/// Which figures are good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Direction of better figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// A rate.
+    /// For rates.
     Higher,
-    /// A time.
+    /// For times.
     Lower,
 }
 
-/// What one level does to the figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Effect of one level on the figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Effect {
     pub factor: String,
     pub level: String,
-    /// The level that it is compared with.
+    /// Level that it is compared with.
     pub baseline: String,
-    /// How much the figure is above that of the baseline, in percent; `null` without a whole block.
+    /// Change of the figure from the baseline, in percent; `null` without a whole block.
     pub percent: Option<f64>,
-    /// The lower end of the interval, in percent; `null` if there are too few blocks for one.
+    /// Lower end of the interval, in percent; `null` if there are too few blocks for one.
     pub low_percent: Option<f64>,
     pub high_percent: Option<f64>,
     pub verdict: Verdict,
-    /// The verdict in words.
+    /// Verdict in words.
     pub words: String,
 }
 
-/// What is known of an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Verdict on an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It makes the figure better.
+    /// The level makes the figure better.
     Better,
-    /// It makes the figure worse.
+    /// The level makes the figure worse.
     Worse,
-    /// If it has an effect, the effect is smaller than what the experiment asks about.
+    /// The interval contains zero and is as narrow as requested.
     NoEffect,
-    /// The interval holds zero and is wider than asked for.
+    /// The interval contains zero and is wider than requested.
     Undecided,
 }
 
@@ -53,31 +53,31 @@ impl Verdict {
     }
 }
 
-/// How results are judged.
+/// Rule for judging results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
-    /// Which figures are good.
+    /// Direction of better figures.
     pub better: Better,
     /// Half the width of an interval that is narrow enough, as a share: 0.02 is 2 %.
     pub precision: f64,
-    /// The probability of a miss of each interval.
+    /// Probability of a miss of each interval.
     pub miss: f64,
 }
 
 impl Rule {
-    /// The effects that these whole blocks show; a block has the figure of each cell, above zero.
+    /// Returns the effects in these whole blocks. A block has the figure of each cell, above zero.
     pub fn effects(&self, plan: &Plan, blocks: &[Vec<f64>]) -> Vec<Effect> {
         plan.comparisons().into_iter().map(|one| self.effect(plan, one, blocks)).collect()
     }
 
-    /// Whether every interval is as narrow as asked for.
+    /// Whether every interval is as narrow as requested.
     pub fn is_narrow(&self, effects: &[Effect]) -> bool {
         effects
             .iter()
             .all(|effect| half_percent(effect).is_some_and(|half| half <= self.precision * 100.0))
     }
 
-    /// The effect of one cell against another: pairs of figures, of which each was measured in one block.
+    /// Returns the effect of one cell against another, from pairs of figures that were each measured in one block.
     pub fn against(&self, name: &str, baseline: &str, pairs: &[(f64, f64)]) -> Effect {
         let differences: Vec<f64> = pairs.iter().map(|(one, other)| (one / other).ln()).collect();
         self.judge([name, "", baseline], &differences)
@@ -129,17 +129,17 @@ impl Rule {
     }
 }
 
-/// A difference of logarithms as percent.
+/// Converts a difference of logarithms to percent.
 pub(crate) fn percent(log: f64) -> f64 {
     log.exp_m1() * 100.0
 }
 
-/// Half the width of the interval, the `±` of reports.
+/// Returns half the width of the interval, the `±` of reports.
 pub fn half_percent(effect: &Effect) -> Option<f64> {
     Some((effect.high_percent? - effect.low_percent?) / 2.0)
 }
 
-/// `+18.2 % ± 2.1 %`, or what is known.
+/// Formats an effect: `+18.2 % ± 2.1 %`, or what is known.
 pub fn show(effect: &Effect) -> String {
     match (effect.percent, half_percent(effect)) {
         (Some(percent), Some(half)) => format!("{} % ± {half:.1} %", signed(percent)),
@@ -148,7 +148,7 @@ pub fn show(effect: &Effect) -> String {
     }
 }
 
-/// With a real minus, and no sign before a zero.
+/// Formats with a real minus sign, and no sign before a zero.
 fn signed(percent: f64) -> String {
     let text = format!("{:.1}", percent.abs());
     match percent {

@@ -1,8 +1,8 @@
-//! What is wrong with an experiment.
+//! Errors of an experiment.
 
 use polyrail_config::ConfigError;
 
-/// Why an experiment can't be made.
+/// Reason why an experiment can't be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
@@ -11,20 +11,20 @@ pub enum ExperimentError {
     File {
         file: String,
         line: usize,
-        /// The character in the line.
+        /// Character in the line.
         column: usize,
-        /// What is wrong, and what is allowed.
+        /// Description of the fault, and what is allowed.
         fault: String,
-        /// What to do about it.
+        /// Fix for the user.
         help: Option<String>,
     },
-    /// Levels that are right alone and wrong together.
+    /// Levels that are valid separately and conflict together.
     #[error("{file}: the cell {cell} can't be: {conflict}")]
     Conflict {
         file: String,
-        /// The cell for people.
+        /// Name of the cell for people.
         cell: String,
-        /// What the settings say.
+        /// Conflict of the settings.
         conflict: Box<ConfigError>,
     },
     /// More cells than an experiment may have.
@@ -37,16 +37,16 @@ pub enum ExperimentError {
     FewBlocks {
         file: String,
         blocks: usize,
-        /// How many levels are compared.
+        /// Number of levels compared.
         comparisons: usize,
-        /// The fewest that can decide anything.
+        /// Minimum number of blocks that can decide anything.
         fewest: usize,
         most: usize,
     },
 }
 
 impl ExperimentError {
-    /// What to do about it.
+    /// Returns how to fix it, if known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::File { help, .. } => help.clone(),

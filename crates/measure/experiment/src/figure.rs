@@ -1,7 +1,8 @@
-//! Where the figure of a cell is in what its command prints.
+//! The place of a cell's figure in the output of its command.
 
 use regex_lite::Regex;
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A place in JSON, or a pattern.
 #[derive(Clone, Debug)]
@@ -11,15 +12,15 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The rate of the first size of `polyrail bench`.
+    /// Returns the place of the rate of the first size of `polyrail bench`.
     pub fn of_bench() -> Self {
         Self { text: "/results/0/gb_per_s".to_owned(), pattern: None }
     }
 
-    /// A JSON pointer, which begins with `/`, or a pattern with one group.
+    /// Parses a JSON pointer, which begins with `/`, or a pattern with one group.
     ///
     /// # Errors
-    /// What is wrong, as a phrase that follows the text.
+    /// The fault, as a phrase that follows the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with('/') {
             return Ok(Self { text: text.to_owned(), pattern: None });
@@ -36,16 +37,16 @@ impl Figure {
         }
     }
 
-    /// As it was given.
+    /// Returns the place as it was given.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The figure in this output, which must be above zero: effects are ratios. Of several matches
-    /// of a pattern it is the last.
+    /// Finds the figure in this output. It must be above zero, since effects are ratios. If a pattern matches several
+    /// times, the last match counts.
     ///
     /// # Errors
-    /// What is wrong, as a sentence.
+    /// The fault, as a sentence.
     pub fn find(&self, output: &str) -> Result<f64, String> {
         let number = match &self.pattern {
             None => self.in_json(output)?,
@@ -77,7 +78,8 @@ impl Figure {
     }
 }
 
-/// The unit of the figure at a place, as names there tell it: `latency_us` has one for its percentiles, too.
+/// Returns the unit of the figure at a place, from the names in it: `latency_us` gives the unit of its percentiles,
+/// too.
 pub fn unit_of(place: &str) -> Option<&'static str> {
     const UNITS: [(&str, &str); 4] =
         [("gb_per_s", "GB/s"), ("_ns", "ns"), ("_us", "µs"), ("_ms", "ms")];
@@ -94,6 +96,13 @@ impl PartialEq for Figure {
 impl Serialize for Figure {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Figure {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Self::parse(&text).map_err(|why| D::Error::custom(format!("`{text}` {why}")))
     }
 }
 

@@ -1,40 +1,52 @@
-//! What a sweep saw of the settings: how much each matters, and maps of any two.
+//! The dependence of a sweep's figures on the settings: the influence of each factor, and maps of any two.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::effect::percent;
 use crate::plan::Plan;
 
-/// How much one factor matters.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Influence of one factor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sensitivity {
     pub factor: String,
-    /// How far its highest level is above its lowest, in percent; noise included.
+    /// Distance of its highest level from its lowest, in percent; includes noise.
     pub percent: f64,
-    /// The level with the highest figures.
+    /// Level with the highest figures.
     pub highest: String,
-    /// The level with the lowest figures.
+    /// Level with the lowest figures.
     pub lowest: String,
+    /// Spread of the figures of one cell, in percent; `None` if no cell was measured again.
+    pub noise_percent: Option<f64>,
 }
 
-/// The figures by the levels of two factors.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+impl Sensitivity {
+    /// Whether the difference exceeds the noise, as far as known.
+    pub fn exceeds_noise(&self) -> bool {
+        self.noise_percent.is_some_and(|noise| self.percent > noise)
+    }
+}
+
+/// Figures by the levels of two factors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeatMap {
-    /// The factor of the rows.
+    /// Factor of the rows.
     pub row_factor: String,
-    /// The factor of the columns.
+    /// Factor of the columns.
     pub column_factor: String,
-    /// The levels of the rows.
+    /// Levels of the rows.
     pub rows: Vec<String>,
-    /// The levels of the columns.
+    /// Levels of the columns.
     pub columns: Vec<String>,
-    /// By row and column, the geometric mean over the levels of the other factors; `null` where nothing
-    /// was measured.
+    /// By row and column, the geometric mean over the levels of the other factors; `null` if nothing was measured.
     pub figures: Vec<Vec<Option<f64>>>,
 }
 
-/// How much each factor matters by the figure of each cell; the one that matters most first.
-pub fn sensitivity(plan: &Plan, figures: &[Option<f64>]) -> Vec<Sensitivity> {
+/// Returns the influence of each factor on the cells' figures, the strongest first.
+pub fn sensitivity(
+    plan: &Plan,
+    figures: &[Option<f64>],
+    noise_percent: Option<f64>,
+) -> Vec<Sensitivity> {
     let of_factor = |(at, factor): (usize, &crate::plan::Factor)| {
         let levels = (0..factor.levels.len())
             .filter_map(|level| Some((level, mean_log(plan, figures, |cell| cell[at] == level)?)));
@@ -46,6 +58,7 @@ pub fn sensitivity(plan: &Plan, figures: &[Option<f64>]) -> Vec<Sensitivity> {
             percent: percent(highest.1 - lowest.1),
             highest: factor.levels[highest.0].clone(),
             lowest: factor.levels[lowest.0].clone(),
+            noise_percent,
         })
     };
     let mut all: Vec<Sensitivity> = plan.factors.iter().enumerate().filter_map(of_factor).collect();
@@ -53,7 +66,7 @@ pub fn sensitivity(plan: &Plan, figures: &[Option<f64>]) -> Vec<Sensitivity> {
     all
 }
 
-/// The map of two factors by their places.
+/// Returns the map of two factors, given by index.
 pub fn heat_map(plan: &Plan, figures: &[Option<f64>], row: usize, column: usize) -> HeatMap {
     let (rows, columns) = (&plan.factors[row], &plan.factors[column]);
     let at = |one: usize, other: usize| {
@@ -99,7 +112,9 @@ mod tests {
             .iter()
             .map(|cell| Some([1.0, 1.1][cell[0]] * [1.0, 2.0, 4.0][cell[1]]))
             .collect();
-        let all = sensitivity(&plan, &figures);
+        let all = sensitivity(&plan, &figures, Some(10.5));
+        assert_eq!([&all[0], &all[1]].map(Sensitivity::exceeds_noise), [true, false]);
+        assert!(!sensitivity(&plan, &figures, None)[0].exceeds_noise());
         assert_eq!(
             (all[0].factor.as_str(), all[0].highest.as_str(), all[0].lowest.as_str()),
             ("b", "z", "x")

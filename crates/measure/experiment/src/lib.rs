@@ -1,13 +1,13 @@
-//! Which setting changes a figure, by how much, and how sure that is.
+//! Finds which settings change a figure, by how much, and with what certainty.
 //!
-//! * [`Experiment`]: factors and levels, the baseline, what measures a cell, as a file says.
-//! * [`Plan`] and [`Looks`]: cells, the order of each block, and when results are looked at.
-//! * [`Effect`]: what one level does to the figure, with an interval and a verdict in words.
-//! * [`Search`]: which cells of a sweep to measure next, and which is the best.
-//! * [`HeatMap`] and [`Sensitivity`]: what a sweep saw of the settings.
-//! * [`Report`]: everything that an experiment found out, as text, Markdown and JSON.
+//! * [`Experiment`]: factors and levels, the baseline and the measurement of a cell, read from a file.
+//! * [`Plan`] and [`Looks`]: cells, the order of each block, and the times of looking at results.
+//! * [`Effect`]: the effect of one level on the figure, with an interval and a verdict in words.
+//! * [`Search`]: the next cells of a sweep to measure, and the best one.
+//! * [`HeatMap`] and [`Sensitivity`]: the dependence of a sweep's figures on the settings.
+//! * [`Report`]: all results of an experiment, as text, Markdown and JSON.
 //!
-//! Nothing here measures: the caller runs the cells and hands over their figures.
+//! Nothing here measures: the caller runs the cells and passes their figures.
 #![forbid(unsafe_code)]
 
 mod dice;

@@ -1,37 +1,37 @@
-//! What is measured in which order: factors, their levels, cells and blocks.
+//! The plan of an experiment: factors, their levels, cells, and the order of blocks.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
 use crate::ranks;
 
-/// The most cells of an experiment or a sweep.
+/// Maximum number of cells of an experiment or a sweep.
 pub const CELLS_MAX: usize = 4_096;
 
-/// The probability that any of the comparisons of an experiment finds an effect where there is none.
+/// Probability that any comparison of an experiment finds an effect that does not exist.
 pub const MISS: f64 = 0.05;
 
 /// Something that may have an effect, with its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Factor {
-    /// Its name in the file and in reports.
+    /// Name in the file and in reports.
     pub name: String,
     pub kind: Kind,
-    /// Its values, as written.
+    /// Values, as written.
     pub levels: Vec<String>,
-    /// The level that the others are compared with.
+    /// Index of the level that the others are compared with.
     pub baseline: usize,
 }
 
-/// What a factor changes.
+/// Kind of change that a factor makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A setting of Polyrail.
     Setting,
-    /// Where threads run: `none`, `matched`, or bindings for both directions.
+    /// Placement of threads: `none`, `matched`, or bindings for both directions.
     Bindings,
     /// Placement of interrupts: `default`, `matched`, a policy of `polyrail host plan irq`, or `map:FILE`.
     Irq,
@@ -39,24 +39,24 @@ pub enum Kind {
     HostProfile,
     /// A word in the user's own command.
     Word,
-    /// A variable of the command's environment. The baseline's level leaves it as it is.
+    /// A variable of the command's environment. The baseline's level leaves it unchanged.
     Variable,
 }
 
 impl Kind {
-    /// Whether it changes the host, which needs rights, a journal and a way back.
+    /// Whether the factor changes the host, which needs permissions, a journal and a way back.
     pub fn is_of_host(self) -> bool {
         matches!(self, Self::Irq | Self::HostProfile)
     }
 }
 
-/// Which cells there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Choice of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Design {
     /// Every level with every level of the other factors.
     Grid,
-    /// The baseline, and each other level alone.
+    /// The baseline, and each other level separately.
     OneAtATime,
 }
 
@@ -67,12 +67,12 @@ pub type Cell = Vec<usize>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub factors: Vec<Factor>,
-    /// The baseline is the first.
+    /// Cells; the baseline is the first.
     pub cells: Vec<Cell>,
     seed: u64,
 }
 
-/// One level of one factor against the factor's baseline.
+/// Comparison of one level of a factor with the factor's baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comparison {
     pub factor: usize,
@@ -80,8 +80,8 @@ pub struct Comparison {
 }
 
 impl Plan {
-    /// The plan of these factors. `runs` says which cells can be measured; a comparison uses the pairs of
-    /// cells that are there.
+    /// Creates the plan of these factors. `runs` returns whether a cell can be measured; comparisons use the pairs of
+    /// cells that exist.
     ///
     /// # Errors
     /// The number of cells, if it is more than [`CELLS_MAX`].
@@ -122,15 +122,15 @@ impl Plan {
         Ok(Self { factors, cells, seed })
     }
 
-    /// The cells in the order of this block. It depends on nothing but the seed and the block, so a run that
-    /// is resumed keeps it.
+    /// Returns the cells in the order of this block. The order depends only on the seed and the block, so a resumed run
+    /// keeps it.
     pub fn block(&self, block: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.cells.len()).collect();
         Dice::of_part(self.seed, block).shuffle(&mut order);
         order
     }
 
-    /// Everything that is compared.
+    /// Returns all comparisons.
     pub fn comparisons(&self) -> Vec<Comparison> {
         let mut all = Vec::new();
         for (factor, one) in self.factors.iter().enumerate() {
@@ -141,7 +141,8 @@ impl Plan {
         all
     }
 
-    /// The pairs of cells that differ in this alone: the one with the level, and the one with the baseline.
+    /// Returns the pairs of cells that differ in this level only: the one with the level, and the one with the
+    /// baseline.
     pub fn pairs(&self, comparison: Comparison) -> Vec<(usize, usize)> {
         let Comparison { factor, level } = comparison;
         let baseline = self.factors[factor].baseline;
@@ -155,7 +156,7 @@ impl Plan {
         with_level.filter_map(pair).collect()
     }
 
-    /// The levels of a cell, as written.
+    /// Returns the levels of a cell, as written.
     pub fn levels(&self, cell: usize) -> Vec<(&str, &str)> {
         let levels = self.factors.iter().zip(&self.cells[cell]);
         levels
@@ -163,13 +164,13 @@ impl Plan {
             .collect()
     }
 
-    /// The level of each factor by its name.
+    /// Returns the level of each factor by name.
     pub fn level_map(&self, cell: usize) -> BTreeMap<String, String> {
         let levels = self.levels(cell).into_iter();
         levels.map(|(name, level)| (name.to_owned(), level.to_owned())).collect()
     }
 
-    /// A cell for people: what differs from the baseline.
+    /// Returns the name of a cell for people: its differences from the baseline.
     pub fn label(&self, cell: usize) -> String {
         let places = self.factors.iter().zip(&self.cells[cell]);
         let changed = places.filter(|(factor, level)| **level != factor.baseline);
@@ -180,25 +181,26 @@ impl Plan {
     }
 }
 
-/// When the results are looked at, and what an interval may miss then.
+/// The looks at the results, and the probability that an interval misses then.
 ///
-/// Whoever looks after each block and stops when an interval looks good finds effects that are not there. So the looks
-/// are known before, and share [`MISS`] among them and among all comparisons (Bonferroni): whatever made the run stop, at
-/// most 5 of 100 experiments claim any effect that is not there. One more share is for runs that end between two looks,
-/// by their time or by Ctrl-C: the first such end has half of it, the next one, after the run was resumed, half of the rest.
+/// Looking after each block and stopping when an interval looks good finds effects that do not exist. So the looks are
+/// fixed in advance, and share [`MISS`] among them and among all comparisons (Bonferroni): whatever made the run stop,
+/// at most 5 of 100 experiments claim an effect that does not exist. One more share is for runs that end between two
+/// looks, by their time or by Ctrl-C: the first such end gets half of it, the next one, after resuming, half of the
+/// rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Looks {
-    /// After how many blocks, ascending.
+    /// Numbers of blocks to look after, ascending.
     pub after: Vec<usize>,
-    /// The probability of a miss of each interval at each look.
+    /// Probability that an interval misses, at each look.
     pub miss: f64,
 }
 
 impl Looks {
-    /// The looks of an experiment of at most this many blocks.
+    /// Creates the looks of an experiment of at most this many blocks.
     ///
     /// # Errors
-    /// The fewest blocks that these comparisons need, if `most` is less.
+    /// The minimum number of blocks that these comparisons need, if `most` is less.
     pub fn new(comparisons: usize, most: usize) -> Result<Self, usize> {
         let comparisons = comparisons.max(1) as f64;
         let mut after = vec![most];
@@ -213,19 +215,18 @@ impl Looks {
             if after.len() == 1 {
                 return Err(ranks::fewest(miss));
             }
-            // So early a look could find nothing, and costs the others a part of their share.
+            // Such an early look could find nothing, and takes a part of the others' share.
             after.remove(0);
         }
     }
 
-    /// The probability of a miss of each interval at an end between two looks, of which there were `earlier`
-    /// before.
+    /// Returns the probability that an interval misses at an end between two looks, after `earlier` such ends.
     fn miss_between(&self, earlier: usize) -> f64 {
         self.miss * 0.5_f64.powi(earlier.min(1_000) as i32 + 1)
     }
 
-    /// The probability of a miss of each interval of a run that ends after so many blocks, with so many ends between two
-    /// looks before.
+    /// Returns the probability that an interval misses in a run that ends after so many blocks, after `earlier` ends
+    /// between two looks.
     pub fn miss_at(&self, blocks: usize, earlier: usize) -> f64 {
         if self.is_due(blocks) { self.miss } else { self.miss_between(earlier) }
     }
@@ -240,7 +241,7 @@ impl Looks {
     }
 }
 
-/// Fewer blocks never have an interval of 95 %.
+/// Minimum number of blocks; fewer never have an interval of 95 %.
 const LEAST_BLOCKS: usize = 6;
 
 fn grid(factors: &[Factor]) -> Vec<Cell> {

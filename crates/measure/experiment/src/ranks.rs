@@ -1,25 +1,24 @@
-//! The signed-rank test of Wilcoxon, with the interval and the estimate that go with it (Hodges and
-//! Lehmann; Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3.1 to 3.3).
+//! Wilcoxon's signed-rank test, with its interval and estimate (Hodges and Lehmann; Hollander, Wolfe and Chicken,
+//! "Nonparametric Statistical Methods", 3.1 to 3.3).
 //!
-//! It asks one thing of the differences: that without an effect each sign is as probable as the other.
-//! The order of the cells is drawn anew for each block. So that holds whatever the noise is like, skewed,
-//! drifting or of one block like that of the next: what a moment does to a cell, it would have done to
-//! the baseline in its place.
+//! The test assumes one thing of the differences: without an effect, both signs are equally likely. The order of the
+//! cells is drawn separately for each block. So the assumption holds for any noise, skewed, drifting or correlated
+//! between blocks: a disturbance that hits a cell would have hit the baseline in its place.
 
-/// The most differences that [`interval`] takes; its work grows with the cube.
+/// Maximum number of differences for [`interval`], whose work grows with their cube.
 pub const DIFFERENCES_MAX: usize = 400;
 
-/// An estimate and where the true value is.
+/// An estimate and its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The median of the means of all pairs.
+    /// Median of the means of all pairs.
     pub estimate: f64,
     pub low: f64,
     pub high: f64,
 }
 
-/// The interval that misses the true value with this probability at most; `None` if the differences are too
-/// few for that ([`fewest`]), more than [`DIFFERENCES_MAX`], or no numbers.
+/// Returns the interval that misses the true value with at most this probability; `None` if the differences are too few
+/// for it ([`fewest`]), more than [`DIFFERENCES_MAX`], or not finite.
 pub fn interval(differences: &[f64], miss: f64) -> Option<Interval> {
     let n = differences.len();
     if n == 0 || n > DIFFERENCES_MAX || differences.iter().any(|one| !one.is_finite()) {
@@ -38,7 +37,7 @@ pub fn interval(differences: &[f64], miss: f64) -> Option<Interval> {
     Some(Interval { estimate, low: means[place - 1], high: means[means.len() - place] })
 }
 
-/// The fewest differences that have an interval with this probability of a miss.
+/// Returns the minimum number of differences that have an interval with this probability of a miss.
 pub fn fewest(miss: f64) -> usize {
     let mut n = 1;
     while 2.0 * 0.5_f64.powi(n) > miss && n < 1_000 {
@@ -47,9 +46,9 @@ pub fn fewest(miss: f64) -> usize {
     n as usize
 }
 
-/// How many of the sums of ranks, from the least on, have this probability or less together.
+/// Returns how many of the sums of ranks, from the smallest on, together have at most this probability.
 fn critical(n: usize, probability: f64) -> usize {
-    // The probability of each sum, with one rank after the other.
+    // Probability of each sum, adding one rank at a time.
     let mut sums = vec![0.0; n * (n + 1) / 2 + 1];
     sums[0] = 1.0;
     let mut largest = 0;
@@ -62,7 +61,7 @@ fn critical(n: usize, probability: f64) -> usize {
         }
     }
     let mut together = 0.0;
-    // Rounding must not cost a place that the tables have.
+    // Rounding must not lose a place that the tables have.
     let limit = probability * (1.0 + 1e-12);
     let within = sums.iter().take_while(|one| {
         together += **one;
@@ -77,8 +76,8 @@ mod tests {
 
     #[test]
     fn the_places_are_those_of_the_tables() {
-        // Critical values of the two-sided test at 5 % and 1 %; the table has the largest sum that is
-        // significant, which is one less.
+        // Critical values of the two-sided test at 5 % and 1 %. The table has the largest sum that is significant,
+        // which is one less.
         for (n, five, one) in [
             (6, Some(0), None),
             (8, Some(3), Some(0)),

@@ -1,42 +1,42 @@
-//! What was measured, as the lines of the results folder keep it.
+//! Measurements, as lines of the results folder.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One cell of one block.
+/// Measurement of one cell in one block.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The block, from 0.
+    /// Block, from 0.
     pub block: u64,
-    /// The place in the order of the block, from 0.
+    /// Place in the order of the block, from 0.
     pub position: usize,
-    /// The cell, by its place in the plan.
+    /// Index of the cell in the plan.
     pub cell: usize,
-    /// The level of each factor.
+    /// Level of each factor.
     pub levels: BTreeMap<String, String>,
     pub figure: f64,
-    /// What was read back.
+    /// Result of reading the levels back.
     pub verified: Verified,
-    /// When it began, in milliseconds since 1970 UTC.
+    /// Start, in milliseconds since 1970 UTC.
     pub started_unix_ms: u64,
-    /// How long it took with applying and undoing, in seconds.
+    /// Duration with applying and undoing, in seconds.
     pub seconds: f64,
 }
 
-/// Whether the levels were in force while the cell was measured. One that was not in force ends the run,
-/// and leaves no line.
+/// Result of reading back the levels while the cell was measured. A level that was not in force ends the run, and
+/// leaves no line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verified {
     /// Everything was read back.
     ReadBack,
-    /// Something has no way to be read back: the command does not report its settings.
+    /// Something can't be read back: the command does not report its settings.
     NotReported,
 }
 
-/// The figures of the blocks that are whole: for each the figure of every cell. A block that was interrupted
-/// is measured again from its beginning, since its cells would not have stood the same moment.
+/// Returns the figures of the whole blocks: for each, the figure of every cell. An interrupted block is measured again
+/// from its start, since its cells would not share the same conditions.
 pub fn whole_blocks(measured: &[Measured], cells: usize) -> Vec<Vec<f64>> {
     let mut blocks: BTreeMap<u64, Vec<Option<f64>>> = BTreeMap::new();
     for one in measured.iter().filter(|one| one.cell < cells) {
@@ -44,7 +44,7 @@ pub fn whole_blocks(measured: &[Measured], cells: usize) -> Vec<Vec<f64>> {
         block[one.cell] = Some(one.figure);
     }
     let whole = blocks.into_values().map(|block| block.into_iter().collect::<Option<Vec<f64>>>());
-    // Those behind a gap belong to a file that somebody changed.
+    // Blocks after a gap come from a file that was changed by hand.
     whole.take_while(Option::is_some).flatten().collect()
 }
 

@@ -1,13 +1,12 @@
-//! Everything that an experiment found out.
+//! The results of an experiment.
 
-mod html;
 mod markdown;
 mod text;
 
 use std::collections::BTreeMap;
 
 use polyrail_report::{Host, Spread};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::effect::{Better, Effect, Rule};
 use crate::figure::Figure;
@@ -15,62 +14,62 @@ use crate::plan::{Design, Looks, MISS, Plan};
 use crate::record::{Measured, Verified, whole_blocks};
 use crate::spec::{Experiment, Measure};
 
-/// The version of [`Report`]; raised when a field changes its meaning or goes away.
+/// Version of [`Report`]; raised when a field changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What an experiment found out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Results of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub schema_version: u32,
     pub name: String,
-    /// What it is for.
+    /// Purpose of the experiment.
     pub about: String,
-    /// The version of the program.
+    /// Version of the program.
     pub version: String,
     pub host: Host,
-    /// What measured a cell.
+    /// Measurement of a cell.
     pub measure: Measure,
-    /// Where the figure was.
+    /// Place of the figure in the output.
     pub figure: Figure,
-    /// Which figures are good.
+    /// Direction of better figures: higher or lower.
     pub better: Better,
-    /// Which cells there are.
+    /// Choice of cells.
     pub design: Design,
-    /// Where the order came from.
+    /// Seed of the order.
     pub seed: u64,
-    /// Half the width of an interval that was asked for, in percent.
+    /// Requested half width of an interval, in percent.
     pub precision_percent: f64,
-    /// How sure all intervals together are, in percent.
+    /// Joint confidence of all intervals, in percent.
     pub confidence_percent: f64,
-    /// After how many blocks the results are looked at.
+    /// Numbers of blocks after which the results are looked at.
     pub looks: Vec<usize>,
-    /// How sure each interval is, so that all together are, in percent.
+    /// Confidence of each single interval that gives the joint one, in percent.
     pub each_confidence_percent: f64,
-    /// Why the run ended.
+    /// Reason for the end of the run.
     pub stopped: Stopped,
-    /// How many blocks are whole.
+    /// Number of whole blocks.
     pub blocks: usize,
-    /// How long the cells took, in seconds.
+    /// Total duration of the cells, in seconds.
     pub measured_s: f64,
-    /// The effect of each level.
+    /// Effect of each level.
     pub effects: Vec<Effect>,
-    /// Each cell; the baseline is the first.
+    /// All cells; the baseline is the first.
     pub cells: Vec<CellResult>,
     /// Cells that could not be measured here, with the reason.
     pub left_out: Vec<String>,
-    /// What the reader should know, one sentence each.
+    /// Notes for the reader, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Why a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// Reason for the end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
     /// Every interval is narrow enough.
     Narrow,
     /// All blocks were measured.
     Blocks,
-    /// The time was up.
+    /// The time was used up.
     Time,
     /// Ctrl-C, or a signal.
     Interrupted,
@@ -78,21 +77,21 @@ pub enum Stopped {
     Failed,
 }
 
-/// The figures of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Figures of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
-    /// The cell for people.
+    /// Name of the cell for people.
     pub label: String,
-    /// The level of each factor.
+    /// Level of each factor.
     pub levels: BTreeMap<String, String>,
-    /// The median, the least and the largest figure; `null` without a whole block.
+    /// Median, minimum and maximum of the figures; `null` without a whole block.
     pub figure: Option<Spread>,
-    /// Whether its levels were read back.
+    /// Result of reading the levels back.
     pub verified: Option<Verified>,
 }
 
 impl Report {
-    /// The report of these lines. `earlier_ends` is how often the run ended before between two looks.
+    /// Creates the report of these measurements. `earlier_ends`: number of earlier ends of the run between two looks.
     pub fn new(
         experiment: &Experiment,
         plan: &Plan,
@@ -148,14 +147,19 @@ impl Report {
         report
     }
 
-    /// For a terminal of so many columns; each sentence and each row is one line where nothing limits it.
+    /// Formats the report for a terminal of `columns` columns; without a limit, each sentence and each row is one line.
     pub fn text(&self, columns: Option<usize>) -> String {
         text::text(self, columns)
     }
 
-    /// As one HTML file with this style.
-    pub fn html(&self, style: &str) -> String {
-        html::html(self, style)
+    /// Returns one sentence on the run.
+    pub fn summary(&self) -> String {
+        text::summary(self)
+    }
+
+    /// Returns all notes: cells that were left out, notes of the run, and the confidence of the intervals.
+    pub fn all_notes(&self) -> Vec<String> {
+        text::notes(self)
     }
 
     pub fn markdown(&self) -> String {
@@ -164,13 +168,13 @@ impl Report {
 }
 
 impl Stopped {
-    /// As the end of a sentence that begins with "it ended because".
+    /// Returns the end of a sentence that begins with "it ended because".
     pub fn words(self, precision_percent: f64) -> String {
         match self {
             Self::Narrow => format!("every interval is at most ± {precision_percent:.1} %"),
             Self::Blocks => "all blocks were measured".to_owned(),
             Self::Time => "the time was up".to_owned(),
-            Self::Interrupted => "somebody stopped it".to_owned(),
+            Self::Interrupted => "it was interrupted".to_owned(),
             Self::Failed => "a cell could not be measured".to_owned(),
         }
     }

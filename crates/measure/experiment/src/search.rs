@@ -1,5 +1,5 @@
-//! Which cells of a sweep to measure next: all of them, or by successive halving (Jamieson and Talwalkar,
-//! AISTATS'16) only those that may still be the best.
+//! Chooses the next cells of a sweep: all of them, or by successive halving (Jamieson and Talwalkar, AISTATS'16) only
+//! those that may still be the best.
 
 use crate::dice::Dice;
 use crate::effect::Better;
@@ -10,29 +10,29 @@ pub struct Search {
     better: Better,
     seed: u64,
     default: usize,
-    /// The cells in the race, beside the default.
+    /// Cells in the race, without the default.
     racing: Vec<usize>,
-    /// The logarithms of each cell's figures, by block.
+    /// Logarithms of each cell's figures, by block.
     logs: Vec<Vec<f64>>,
-    /// Blocks until the slower half leaves.
+    /// Blocks until the worse half leaves.
     until_cut: usize,
-    /// Blocks between the cut before and that.
+    /// Blocks from the previous cut to the next one.
     rung: usize,
     halves: bool,
     blocks: u64,
 }
 
-/// With one block for each cell, a burst of load would throw the best one out.
+/// Blocks before the first cut: with one block per cell, a burst of load would drop the best one.
 const FIRST_RUNG: usize = 2;
 const LONGEST_RUNG: usize = 16;
 
 impl Search {
-    /// Measures every one of these cells this many times.
+    /// Creates a search that measures each of these cells `times` times.
     pub fn whole(cells: usize, default: usize, better: Better, seed: u64, times: usize) -> Self {
         Self { until_cut: times, halves: false, ..Self::halving(cells, default, better, seed) }
     }
 
-    /// Halves the cells again and again, until one is left.
+    /// Creates a search that halves the cells repeatedly, until one is left.
     pub fn halving(cells: usize, default: usize, better: Better, seed: u64) -> Self {
         Self {
             better,
@@ -47,7 +47,7 @@ impl Search {
         }
     }
 
-    /// The cells of the next block, in the order to measure them; `None` when the search is over.
+    /// Returns the cells of the next block, in the order to measure them; `None` when the search is over.
     pub fn next_block(&self) -> Option<Vec<usize>> {
         let is_over = self.until_cut == 0
             || self.racing.is_empty()
@@ -60,7 +60,7 @@ impl Search {
         Some(order)
     }
 
-    /// Takes the figures of a whole block, above zero.
+    /// Adds the figures of a whole block; they must be above zero.
     pub fn take(&mut self, figures: &[(usize, f64)]) {
         for (cell, figure) in figures {
             self.logs[*cell].push(figure.ln());
@@ -75,24 +75,24 @@ impl Search {
         }
     }
 
-    /// Takes a cell out that can't be measured.
+    /// Removes a cell that can't be measured.
     pub fn leave(&mut self, cell: usize) {
         self.racing.retain(|one| *one != cell);
     }
 
-    /// The best cell that was measured, which may be the default.
+    /// Returns the best cell that was measured, which may be the default.
     pub fn best(&self) -> usize {
         let racing = self.ranked().into_iter().find(|cell| !self.logs[*cell].is_empty());
         let Some(first) = racing else { return self.default };
         if self.score(first) > self.score(self.default) { first } else { self.default }
     }
 
-    /// The figures of a cell.
+    /// Returns the figures of a cell.
     pub fn figures(&self, cell: usize) -> Vec<f64> {
         self.logs[cell].iter().map(|log| log.exp()).collect()
     }
 
-    /// The figures that every cell has from the blocks with all cells.
+    /// Returns each cell's median figure over the blocks that all measured cells share.
     pub fn first_figures(&self) -> Vec<Option<f64>> {
         let blocks = self.logs.iter().map(Vec::len).filter(|count| *count > 0).min().unwrap_or(0);
         let middle = |logs: &Vec<f64>| {
@@ -101,7 +101,7 @@ impl Search {
         self.logs.iter().map(middle).collect()
     }
 
-    /// How many blocks were measured.
+    /// Returns the number of blocks measured.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -112,7 +112,8 @@ impl Search {
         cells
     }
 
-    /// The median of the logarithms: higher is better. All that are compared have been in the same blocks.
+    /// Returns the median of the logarithms, with its sign such that higher is better. All cells compared were in the
+    /// same blocks.
     fn score(&self, cell: usize) -> f64 {
         let middle = polyrail_report::median(self.logs[cell].iter().copied());
         match (middle, self.better) {
@@ -147,14 +148,14 @@ mod tests {
     fn halving_finds_a_cell_near_the_best_with_a_part_of_the_work() {
         let mut near = 0;
         for seed in 0..100 {
-            // From 4 to 5 in steps of 1 %, shuffled.
+            // From 4 to 6 in steps of 0.8 %, shuffled.
             let mut speeds: Vec<f64> = (0..54).map(|step| 4.0 * 1.008_f64.powi(step)).collect();
             Dice::of_part(seed, 9).shuffle(&mut speeds);
             let (best, measured) =
                 race(Search::halving(54, 0, Better::Higher, seed), &speeds, seed);
             let most = speeds.iter().copied().fold(0.0, f64::max);
             near += usize::from(speeds[best] >= 0.97 * most);
-            // As long as the last cells had, all would have taken 54 times the blocks.
+            // If all cells were measured as long as the last ones, that would be 54 times the blocks.
             assert!(measured < 54 * 20, "{measured}");
         }
         assert!(near >= 95, "{near} of 100 within 3 %");

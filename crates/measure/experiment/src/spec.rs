@@ -1,4 +1,4 @@
-//! What an experiment is, as its file says.
+//! An experiment, as its file defines it.
 
 mod read;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use polyrail_config::Config;
 use polyrail_report::without_invitation;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::effect::Better;
 use crate::error::ExperimentError;
@@ -16,37 +16,37 @@ use crate::ranks::DIFFERENCES_MAX;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Experiment {
-    /// The file that it was read from, as messages call it.
+    /// File that it was read from, as named in messages.
     #[serde(skip)]
     pub file: String,
     pub name: String,
-    /// What it is for; may be empty.
+    /// Purpose of the experiment; may be empty.
     pub about: String,
-    /// What measures a cell.
+    /// Measurement of a cell.
     pub measure: Measure,
-    /// Where the figure is in what that prints.
+    /// Place of the figure in the output of the measurement.
     pub figure: Figure,
-    /// Which figures are good.
+    /// Direction of better figures: higher or lower.
     pub better: Better,
     pub factors: Vec<Factor>,
     /// Settings of every cell.
     pub settings: Vec<(String, String)>,
-    /// The interfaces that the factors of the host concern; all if empty.
+    /// Interfaces that the factors of the host affect; all if empty.
     pub nics: Vec<String>,
-    /// Which cells there are.
+    /// Choice of cells.
     pub design: Design,
     pub blocks: usize,
-    /// The most time; a block that would end later does not begin.
+    /// Maximum duration; a block that would end later does not start.
     #[serde(serialize_with = "seconds")]
     pub time: Duration,
     /// Half the width of an interval that is narrow enough, as a share.
     pub precision: f64,
-    /// Where the order comes from.
+    /// Seed of the order.
     pub seed: u64,
 }
 
-/// What measures a cell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Measurement of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// `polyrail bench` with these options.
@@ -58,14 +58,14 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// The words, in which `{factor}` stands for the factor's level.
+    /// Returns the words, in which `{factor}` stands for the factor's level.
     pub fn words(&self) -> &[String] {
         match self {
             Self::Bench(words) | Self::Command(words) => words,
         }
     }
 
-    /// The words as reports and journals have them.
+    /// Returns the words as shown in reports and journals.
     pub fn shown_words(&self) -> Vec<String> {
         self.words().iter().map(|word| without_invitation(word)).collect()
     }
@@ -76,18 +76,18 @@ fn without_invitations<S: Serializer>(words: &[String], serializer: S) -> Result
 }
 
 impl Experiment {
-    /// Reads a file; `file` is what messages call it.
+    /// Parses a file; `file` is its name in messages.
     ///
     /// # Errors
-    /// [`ExperimentError`] names the place and the fault.
+    /// [`ExperimentError`] with the place and the fault.
     pub fn parse(text: &str, file: &str) -> Result<Self, ExperimentError> {
         read::experiment(text, file)
     }
 
-    /// The plan and its looks. `runs` says which cells can be measured here.
+    /// Returns the plan and its looks. `runs` returns whether a cell can be measured here.
     ///
     /// # Errors
-    /// Cells that conflict, that are too many, or that the blocks can't tell apart.
+    /// If cells conflict, are too many, or the blocks are too few to compare them.
     pub fn plan(&self, runs: impl Fn(&[usize]) -> bool) -> Result<(Plan, Looks), ExperimentError> {
         let file = || self.file.clone();
         let plan = Plan::new(self.factors.clone(), self.design, self.seed, runs)
@@ -107,10 +107,10 @@ impl Experiment {
         Ok((plan, looks))
     }
 
-    /// The plan of a sweep: every cell whose settings go together.
+    /// Returns the plan of a sweep: every cell whose settings are compatible.
     ///
     /// # Errors
-    /// Cells that are too many.
+    /// If there are too many cells.
     pub fn sweep(&self) -> Result<Plan, ExperimentError> {
         let goes = |cell: &[usize]| self.config(cell).is_ok();
         let (file, most) = (self.file.clone(), CELLS_MAX);
@@ -118,7 +118,7 @@ impl Experiment {
             .map_err(|count| ExperimentError::TooMany { file, count, most })
     }
 
-    /// The settings that a cell is measured with.
+    /// Returns the settings that a cell is measured with.
     pub fn settings_of(&self, plan: &Plan, cell: usize) -> Vec<(String, String)> {
         self.settings_at(&plan.cells[cell])
     }
@@ -128,11 +128,11 @@ impl Experiment {
         let of_factors = levels
             .filter(|(factor, _)| factor.kind == Kind::Setting)
             .map(|(factor, level)| (factor.name.clone(), factor.levels[*level].clone()));
-        // A factor wins over what is given for every cell.
+        // A factor overrides what is given for every cell.
         self.settings.iter().cloned().chain(of_factors).collect()
     }
 
-    /// The command of a cell, with its levels in place.
+    /// Returns the command of a cell, with its levels filled in.
     pub fn words_of(&self, plan: &Plan, cell: usize) -> Vec<String> {
         let levels = plan.levels(cell);
         let filled = |word: &String| {
@@ -143,13 +143,13 @@ impl Experiment {
         self.measure.words().iter().map(filled).collect()
     }
 
-    /// The settings of a cell, checked against each other.
+    /// Returns the settings of a cell, checked for conflicts.
     fn config(&self, cell: &[usize]) -> Result<Config, polyrail_config::ConfigError> {
         let mut settings = self.settings_at(cell).into_iter();
         settings.try_fold(Config::builder(), |all, (name, value)| all.set(&name, &value))?.build()
     }
 
-    /// What a cell's settings must be, by name, as the JSON of `bench` has them.
+    /// Returns the expected settings of a cell, by name, in the form of `bench`'s JSON.
     pub fn expected(&self, plan: &Plan, cell: usize) -> Vec<(String, serde_json::Value)> {
         let Ok(config) = self.config(&plan.cells[cell]) else { return Vec::new() };
         let mut given: Vec<String> =

@@ -1,7 +1,7 @@
-//! Whole experiments on a machine that is made up: how often they find what is not there, and what is.
+//! Whole experiments on an imaginary machine: how often they find effects that do not exist, and effects that do.
 //!
-//! The noise is what real machines have: it drifts, it comes in bursts that last for several cells, it is
-//! skewed, and now and then a figure is far off.
+//! The noise is that of real machines: it drifts, comes in bursts that last for several cells, is skewed, and has
+//! outliers.
 
 use polyrail_experiment::{Better, Dice, Effect, Experiment, Looks, Plan, Rule, Verdict};
 
@@ -18,14 +18,14 @@ impl Machine {
         Self { dice: Dice::of_part(seed, 77), drift: 0.0, burst: 0.0, noise }
     }
 
-    /// About normal.
+    /// Returns an approximately normal number.
     fn bell(&mut self) -> f64 {
         (0..12).map(|_| self.dice.share()).sum::<f64>() - 6.0
     }
 
-    /// A figure of a cell whose true speed this is, at the next moment.
+    /// Returns a figure of a cell with this true speed, at the next moment.
     fn measure(&mut self, speed: f64) -> f64 {
-        // A walk that loses its way, and bursts of load that most cells of a block share.
+        // A random walk, and bursts of load that most cells of a block share.
         self.drift += 0.3 * self.noise * self.bell();
         self.burst *= 0.8;
         if self.dice.share() < 0.05 {
@@ -37,8 +37,8 @@ impl Machine {
     }
 }
 
-/// Runs an experiment as the command does: block by block, a look when one is due, an end when the intervals are
-/// narrow or the blocks are over.
+/// Runs an experiment as the command does: block by block, with a look when one is due, until the intervals are narrow
+/// or the blocks are used up.
 fn run(
     plan: &Plan,
     looks: &Looks,
@@ -74,7 +74,7 @@ fn of_two_thousand_experiments_without_any_effect_at_most_five_percent_find_one(
     for (name, text) in [("grid", GRID), ("one at a time", ALONE)] {
         let mut wrong = 0;
         for seed in 0..1_000 {
-            // From a calm machine to one that is beyond use.
+            // From a calm machine to an unusable one.
             let noise = [0.003, 0.01, 0.03, 0.1][seed as usize % 4];
             let (plan, looks) = plan(text, seed);
             let (effects, _) = run(&plan, &looks, &mut Machine::new(seed, noise), |_| 5.0);
@@ -85,7 +85,7 @@ fn of_two_thousand_experiments_without_any_effect_at_most_five_percent_find_one(
     }
 }
 
-/// The test above would see a rule that is wrong: this one looks after every block, at 95 % for each comparison.
+/// Shows that the test above would detect a wrong rule: this one looks after every block, at 95 % for each comparison.
 #[test]
 fn whoever_looks_after_every_block_finds_effects_that_are_not_there() {
     let mut wrong = 0;

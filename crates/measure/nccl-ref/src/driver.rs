@@ -1,4 +1,4 @@
-//! The few functions of NVIDIA's driver that the references need, and its own copy.
+//! CUDA driver functions that the baselines need, and the driver's own copy.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ type CopyPeer = unsafe extern "C" fn(u64, Handle, u64, Handle, usize, Handle) ->
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-/// The functions. The driver is initialised when a [`Context`] is opened, which all else needs.
+/// Functions of the CUDA driver. Opening a [`Context`] initialises the driver, and all other calls need a context.
 pub(crate) struct Driver {
     device_get: DeviceGet,
     primary_retain: PrimaryRetain,
@@ -31,7 +31,7 @@ pub(crate) struct Driver {
     stream_destroy: OfStream,
     stream_wait: OfStream,
     copy_peer: CopyPeer,
-    /// Keeps the code that the pointers point to.
+    /// Keeps the code that the pointers point to loaded.
     _library: Library,
 }
 
@@ -42,38 +42,37 @@ pub(crate) struct Context {
     handle: Handle,
 }
 
-/// A stream of a context.
 pub(crate) struct Stream {
     context: Context,
     pub(crate) handle: Handle,
 }
 
-/// The driver's own copy from one memory to another, and a wait for it, as any program can make it
-/// without a library. Use it on the thread that made it.
+/// The driver's own copy from one memory to another, with a wait for it, as any program can make it without a library.
+/// Use it on the thread that made it.
 pub struct DriverCopy {
     stream: Stream,
-    /// Of the destination.
+    /// Context of the destination.
     other: Context,
     from: DeviceMemory,
     to: DeviceMemory,
 }
 
-/// A piece that is copied.
+/// A range to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Offset in the source, in bytes.
     pub from: u64,
     /// Offset in the destination, in bytes.
     pub to: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl DriverCopy {
-    /// Prepares copies from one memory to another, with direct access where the devices have it.
+    /// Prepares copies from one memory to another, with direct access where the devices support it.
     pub fn new(from: &DeviceMemory, to: &DeviceMemory) -> Result<Self, RefError> {
         let (source, dest) = (from.device(), to.device());
-        // Without this the driver would copy through the host.
+        // Without this, the driver would copy through the host.
         source.reaches(dest.as_ref())?;
         dest.reaches(source.as_ref())?;
         let driver = Driver::open()?;
@@ -82,7 +81,7 @@ impl DriverCopy {
         Ok(Self { stream, other, from: from.clone(), to: to.clone() })
     }
 
-    /// Copies all pieces with a call for each, and waits until they are in place.
+    /// Copies all ranges with one call each, and waits until they are in place.
     pub fn copy(&mut self, spans: &[Span]) -> Result<(), RefError> {
         let driver = Arc::clone(&self.stream.context.driver);
         let mut result = Ok(());
@@ -149,7 +148,7 @@ impl Context {
     /// Retains the device's primary context and makes it the thread's current one.
     pub(crate) fn open(driver: &Arc<Driver>, device: &dyn Device) -> Result<Self, RefError> {
         let identity = device.identity();
-        // Only CUDA's own have addresses and contexts that the driver can be given.
+        // The driver accepts only addresses and contexts of CUDA's own devices.
         if Cuda::load()?.device(identity.index)?.identity() != identity {
             let (device, what) = (identity.to_string(), "measuring a reference");
             return Err(GpuError::Unsupported { device, what }.into());
@@ -184,7 +183,7 @@ impl Stream {
         Ok(Self { context, handle })
     }
 
-    /// Waits until all that was given to it is done.
+    /// Waits until all work in the stream is done.
     pub(crate) fn wait(&self) -> Result<(), RefError> {
         // SAFETY: the stream is open.
         checked("cuStreamSynchronize", unsafe { (self.context.driver.stream_wait)(self.handle) })
@@ -193,7 +192,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: opened once, and nobody uses it any more.
+        // SAFETY: opened once, and not used any more.
         let _ = unsafe { (self.context.driver.stream_destroy)(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! Why a baseline could not be measured.
+//! Errors of measuring a baseline.
 
 use std::error::Error;
 
@@ -8,12 +8,12 @@ use polyrail_gpu::GpuError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefError {
-    /// NCCL is missing, or lacks a function that we need.
+    /// NCCL is missing, or lacks a required function.
     #[error("no NCCL: {library} can't be used: {reason}")]
     NoNccl {
-        /// What was looked for.
+        /// Name or path of the library.
         library: String,
-        /// What the loader said.
+        /// Error of the loader.
         reason: String,
     },
     /// NCCL refused a call.
@@ -21,18 +21,18 @@ pub enum RefError {
     Nccl {
         call: &'static str,
         code: i32,
-        /// The result in NCCL's words.
+        /// NCCL's text for the result.
         text: String,
     },
     /// The driver refused a call.
     #[error("{call}: error {code} of the CUDA driver")]
     Driver { call: &'static str, code: i32 },
-    /// A range is not in its memory.
+    /// A range lies outside its memory.
     #[error("range {offset}+{len} is outside the memory of {size} bytes")]
     OutOfRange {
         /// Start of the range, in bytes.
         offset: u64,
-        /// Its length, in bytes.
+        /// Length of the range, in bytes.
         len: u64,
         /// Size of the memory, in bytes.
         size: u64,
@@ -46,7 +46,7 @@ pub enum RefError {
 }
 
 impl RefError {
-    /// What to do about it, if that is known.
+    /// Returns how to fix it, if known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::NoNccl { .. } => Some(
@@ -61,7 +61,7 @@ impl RefError {
     }
 }
 
-/// An error with its causes: the name of a missing symbol is in the cause.
+/// Formats an error with its causes; the name of a missing symbol is in the cause.
 pub(crate) fn chain(error: &dyn Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),

@@ -26,8 +26,7 @@ const UINT8: c_int = 1;
 const RANKS: c_int = 2;
 const LIBRARY: &str = "libnccl.so.2";
 
-/// The library with the functions that are needed. It reads its settings from the environment, once
-/// in a process.
+/// The NCCL library with the functions that are needed. NCCL reads its settings from the environment once per process.
 pub struct Nccl {
     get_version: GetVersion,
     get_unique_id: GetUniqueId,
@@ -39,7 +38,7 @@ pub struct Nccl {
     group_start: Group,
     group_end: Group,
     error_text: ErrorText,
-    /// Keeps the code that the pointers point to.
+    /// Keeps the code that the pointers point to loaded.
     _library: Library,
 }
 
@@ -58,21 +57,21 @@ pub struct Comm {
 }
 
 impl Nccl {
-    /// Opens the library: this file, or the one that the loader finds.
+    /// Opens the library at `path`, or the one that the loader finds.
     pub fn load(path: Option<&Path>) -> Result<Arc<Self>, RefError> {
         let name = path.map_or(OsStr::new(LIBRARY), Path::as_os_str);
         let missing = |error: libloading::Error| RefError::NoNccl {
             library: name.to_string_lossy().into_owned(),
             reason: chain(&error),
         };
-        // SAFETY: the library is NCCL by its name, or the one that the user calls so.
+        // SAFETY: the library is NCCL by its name, or by the user's choice.
         let library = unsafe { Library::new(name) }.map_err(missing)?;
         // SAFETY: as above; the types are those of `nccl.h`.
         let nccl = unsafe { Self::look_up(library) };
         Ok(Arc::new(nccl.map_err(missing)?))
     }
 
-    /// Major, minor and patch.
+    /// Returns the version: major, minor and patch.
     pub fn version(&self) -> Result<(u32, u32, u32), RefError> {
         let mut version = 0;
         // SAFETY: the place is valid.
@@ -80,7 +79,7 @@ impl Nccl {
         Ok(parts(version.unsigned_abs()))
     }
 
-    /// A new identity for two processes to meet by; listens for them from now on.
+    /// Creates an identity that two processes join with. NCCL listens for them from now on.
     pub fn unique_id(&self) -> Result<UniqueId, RefError> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: the place is valid.
@@ -88,7 +87,7 @@ impl Nccl {
         Ok(id)
     }
 
-    /// Meets the other process, which has the other rank of 0 and 1. Waits for it.
+    /// Joins the other process, which has the other rank (0 or 1). Blocks until it has joined.
     pub fn join(
         self: &Arc<Self>,
         device: &dyn Device,
@@ -104,7 +103,7 @@ impl Nccl {
         Ok(Comm { nccl: Arc::clone(self), stream, handle, peer: 1 - rank, is_broken: false })
     }
 
-    /// Makes calls as one group; NCCL begins them at its end.
+    /// Makes calls as one group; NCCL starts them when the group ends.
     pub(crate) fn group(
         &self,
         calls: impl FnOnce(&Self) -> Result<(), RefError>,
@@ -117,7 +116,7 @@ impl Nccl {
         called.and(ended)
     }
 
-    /// Enters a communicator of this many ranks; the device's context must be current.
+    /// Joins a communicator of this many ranks; the device's context must be current.
     pub(crate) fn enter(
         &self,
         comm: &mut Handle,
@@ -160,10 +159,10 @@ impl Nccl {
         self.checked("ncclRecv", code)
     }
 
-    /// Ends a communicator, at once if it has something under way.
+    /// Leaves a communicator; with `at_once`, aborts the operations in flight.
     ///
     /// # Safety
-    /// It must be open, and is not any more.
+    /// `comm` must be open, and must not be used afterwards.
     pub(crate) unsafe fn leave(&self, comm: Handle, at_once: bool) {
         let leave = if at_once { self.abort } else { self.destroy };
         // SAFETY: as the caller says.
@@ -208,9 +207,9 @@ impl Nccl {
 }
 
 impl Comm {
-    /// Sends pieces of `source` and receives pieces of `dest`, each in turn with a group of its own,
-    /// and waits until all are in place. The other process must do its part, with as many pieces
-    /// of the same lengths. [`Span::from`] counts in the source, [`Span::to`] in the destination.
+    /// Sends ranges of `source` and receives ranges of `dest`, one group per range, and waits until all are in place.
+    /// The other process must make the matching call, with as many ranges of the same lengths. [`Span::from`] is an
+    /// offset in the source, [`Span::to`] in the destination.
     pub fn exchange(
         &mut self,
         source: Option<&DeviceMemory>,
@@ -219,7 +218,7 @@ impl Comm {
     ) -> Result<(), RefError> {
         let result = self.enqueue(source, dest, spans);
         if result.is_err() {
-            // Without its partner a kernel would wait for ever, and this with it.
+            // A kernel whose counterpart is missing never ends, and the wait below would hang.
             self.give_up();
         }
         result.and(self.stream.wait())
@@ -285,7 +284,7 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-/// Before 2.9 it was 1000 for a major version, later 10000.
+/// Splits a version number. NCCL before 2.9 counts 1000 per major version, later versions 10000.
 fn parts(version: u32) -> (u32, u32, u32) {
     let major = if version < 10_000 { 1_000 } else { 10_000 };
     (version / major, version % major / 100, version % 100)

@@ -9,31 +9,31 @@ use crate::driver::{Context, Driver, at};
 use crate::error::RefError;
 use crate::nccl::{Handle, Nccl};
 
-/// A rank: a device, what it sends, and where it receives.
+/// A rank: its device, the memory that it sends, and the memory that it receives into.
 #[derive(Clone)]
 pub struct WorldEnd {
     pub device: Arc<dyn Device>,
-    /// Memory that is sent.
+    /// Memory to send from.
     pub source: DeviceMemory,
-    /// Memory that is received into.
+    /// Memory to receive into.
     pub sink: DeviceMemory,
 }
 
-/// A communicator of which this process has all ranks.
+/// A communicator whose ranks are all in this process.
 pub struct World {
     nccl: Arc<Nccl>,
-    /// By rank. Empty once it was given up.
+    /// Handles by rank; empty after [`World::give_up`].
     comms: Vec<Handle>,
     ends: Vec<WorldEnd>,
     _contexts: Vec<Context>,
 }
 
-// SAFETY: communicators and contexts belong to no thread, and every method that uses them takes
-// `&mut self`, so that one thread does at a time.
+// SAFETY: communicators and contexts belong to no thread, and every method that uses them takes `&mut self`, so only
+// one thread uses them at a time.
 unsafe impl Send for World {}
 
 impl World {
-    /// Makes a communicator of all these devices. Takes seconds.
+    /// Creates a communicator of these devices. Takes seconds.
     ///
     /// # Errors
     /// If NCCL or the driver refuses a call.
@@ -56,13 +56,12 @@ impl World {
         Ok(Self { nccl: Arc::clone(nccl), comms, ends, _contexts: contexts })
     }
 
-    /// Puts a send of the first `len` bytes of one rank's source into the first stream, and the
-    /// receive into another rank's sink into the second, which must be streams of their devices. Waits
-    /// for neither.
+    /// Enqueues a send of the first `len` bytes of one rank's source in the first stream, and the receive into another
+    /// rank's sink in the second. The streams must be of these ranks' devices. Waits for neither.
     ///
     /// # Errors
-    /// If a rank or the bytes don't exist, or NCCL refuses. The latter ends the communicator,
-    /// because one half without the other would wait for ever.
+    /// If a rank or the bytes don't exist, or NCCL refuses. The latter aborts the communicator, because a send without
+    /// its receive hangs.
     pub fn send(
         &mut self,
         (src, dst): (usize, usize),
@@ -89,7 +88,7 @@ impl World {
         sent
     }
 
-    /// Ends the communicator with everything under way. Nothing can be sent afterwards.
+    /// Aborts the communicator with everything in flight. Nothing can be sent afterwards.
     pub fn give_up(&mut self) {
         for comm in self.comms.drain(..) {
             // SAFETY: open until here, and never used again.

@@ -1,22 +1,21 @@
-//! The data that benchmarks move: each byte tells where it belongs.
+//! Data that benchmarks move: each byte is determined by its position.
 //!
-//! The 64-bit word at byte position `8 i` of a stream is a bijection of `i`, shifted by a mixed
-//! seed. No two words of a stream are alike, so a chunk that lands in the place of another, a lost
-//! one and one from another run are all seen. Making and checking it takes an addition, a shift and
-//! an exclusive or per word, which keeps up with memory. It is a crate of its own to be compiled for speed, where
-//! the command is compiled for size.
+//! The 64-bit word at byte position `8 i` of a stream is a bijection of `i`, shifted by a mixed seed. No two words of a
+//! stream are equal, so checks detect swapped chunks, lost chunks and chunks of another run. Generating and checking
+//! take an addition, a shift and an exclusive or per word, which keeps up with memory. The crate is separate so that it
+//! is compiled for speed, while the command is compiled for size.
 #![forbid(unsafe_code)]
 
-/// What a destination holds before the data come, and must still hold where none belong.
+/// Byte that fills a destination before the data arrive; bytes that receive no data must still hold it.
 pub const POISON: u8 = 0xa5;
 
-/// What a stream of pattern bytes depends on besides the position.
+/// Stream of pattern bytes, given by its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     start: u64,
 }
 
-/// The first byte that is not what it should be.
+/// First byte that differs from the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongByte {
     /// Position in the bytes that were checked.
@@ -26,7 +25,7 @@ pub struct WrongByte {
 }
 
 impl Pattern {
-    /// Seeds that differ by one give streams that have nothing to do with each other.
+    /// Returns the stream of a seed. Seeds that differ by one give unrelated streams.
     pub fn new(seed: u64) -> Self {
         // The finaliser of splitmix64.
         let mut z = seed.wrapping_add(STEP);
@@ -35,7 +34,7 @@ impl Pattern {
         Self { start: z ^ (z >> 31) }
     }
 
-    /// Writes the stream from byte `position` on into `out`.
+    /// Writes the stream from byte `position` on to `out`.
     pub fn fill(self, position: u64, out: &mut [u8]) {
         let (head, words, first) = aligned(position, out.len());
         self.fill_partial(position, &mut out[..head]);
@@ -62,7 +61,7 @@ impl Pattern {
         let is_right = wrong == 0
             && self.find(position, &bytes[..head]).is_none()
             && self.find(position + tail as u64, &bytes[tail..]).is_none();
-        // The fast pass only says that something is wrong; the slow one says where.
+        // The fast pass only detects that a byte is wrong; the slow pass finds it.
         match if is_right { None } else { self.find(position, bytes) } {
             Some(wrong) => Err(wrong),
             None => Ok(()),
@@ -102,7 +101,7 @@ pub fn check_poison(bytes: &[u8]) -> Result<(), WrongByte> {
 /// Odd, so that it visits every 64-bit value; near the golden ratio, so that high bits change fast.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Brings the high bits, which change fast, down to the low ones; undone by doing it again.
+/// Brings the high bits, which change fast, down to the low ones. Applied twice, it restores the state.
 fn fold(state: u64) -> u64 {
     state ^ (state >> 32)
 }

@@ -1,12 +1,11 @@
-//! Aligns the clocks of several devices, from raw anchors. The folder keeps the anchors, so whoever
-//! knows a better method can align them again.
+//! Aligns the clocks of several devices, from raw anchors. The folder keeps the anchors, so better methods can align
+//! them again.
 //!
-//! Each clock has a parent, and the parent of all is clock 0, the reference. An anchor brackets a
-//! stamp of a clock by two stamps of its parent, so the offset lies between two bounds. A
-//! least-squares line over all windows gives the rate; after removing it, the alignment intersects
-//! the bounds of all anchors within a window. Where bounds contradict each other, the narrowest
-//! anchor counts. Between windows it interpolates the offset, which follows a rate that moves with
-//! temperature.
+//! Each clock has a parent, and clock 0, the reference, is the root. An anchor brackets a stamp of a clock by two
+//! stamps of its parent, so the offset lies between two bounds. A least-squares line over all windows gives the rate;
+//! after removing it, the alignment intersects the bounds of all anchors within a window. If bounds contradict each
+//! other, the narrowest anchor counts. Between windows, the alignment interpolates the offset, since the rate varies
+//! with temperature.
 
 use std::collections::BTreeMap;
 
@@ -21,28 +20,28 @@ use crate::table::{Cells, Line, ReadRow, Row, Word};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clock {
-    /// Its number; 0 is the reference.
+    /// Number of the clock; 0 is the reference.
     pub id: u32,
-    /// For people, such as `gpu0` or `host`.
+    /// Name for people, such as `gpu0` or `host`.
     pub name: String,
-    /// What it is: `tsc`, `monotonic_raw`, `globaltimer` …
+    /// Kind of clock: `tsc`, `monotonic_raw`, `globaltimer` …
     pub kind: String,
-    /// The endpoint that the clock belongs to, if any.
+    /// Endpoint that the clock belongs to, if any.
     pub rank: Option<u32>,
-    /// Its smallest step, as measured, in ns.
+    /// Smallest step of the clock, as measured, in ns.
     pub tick_ns: f64,
 }
 
-/// How an anchor was taken.
+/// Method of taking an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorMethod {
-    /// Parent, clock, parent.
+    /// Stamps of the parent, the clock, and the parent again.
     Bracket,
-    /// As bracket, at the moment the clock steps, so that its tick adds no error.
+    /// Like bracket, at the moment when the clock steps, so its tick adds no error.
     Edge,
-    /// Between two devices: checks the others, and compares these two where that is closer.
+    /// Comparison of two devices: checks other anchors, and aligns these two where it is tighter.
     Peer,
-    /// Between two hosts, over the network.
+    /// Comparison of two hosts, over the network.
     Network,
 }
 
@@ -59,16 +58,16 @@ impl Word for AnchorMethod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     pub clock: u32,
-    /// The clock that it is compared with; of a [peer](AnchorMethod::Peer) anchor, another device.
+    /// Clock that it is compared with; for a [peer](AnchorMethod::Peer) anchor, another device.
     pub parent: u32,
-    /// Anchors of one window were taken at one go.
+    /// Number of the window; the anchors of a window were taken together.
     pub window: u32,
     pub method: AnchorMethod,
-    /// The parent before, in ns.
+    /// Stamp of the parent before the clock's, in ns.
     pub parent_before_ns: i64,
-    /// The clock, in ns.
+    /// Stamp of the clock, in ns.
     pub clock_ns: i64,
-    /// The parent after, in ns.
+    /// Stamp of the parent after the clock's, in ns.
     pub parent_after_ns: i64,
 }
 
@@ -108,64 +107,63 @@ impl ReadRow for Anchor {
 /// A stamp on the reference clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aligned {
-    /// In ns of the reference clock.
+    /// Time of the reference clock, in ns.
     pub ns: i64,
-    /// Its error bound, in ns.
+    /// Error bound, in ns.
     pub uncertainty_ns: f64,
 }
 
-/// How one clock runs against its parent.
+/// Fit of one clock against its parent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockFit {
     pub clock: u32,
     pub parent: u32,
-    /// How much faster the parent runs, in parts per million; `None` from one window.
+    /// Rate of the parent above that of the clock, in parts per million; `None` with one window.
     pub rate_ppm: Option<f64>,
-    /// Half of a 95 % interval around the rate, in ppm; `None` from fewer than three windows.
+    /// Half of a 95 % interval around the rate, in ppm; `None` with fewer than three windows.
     pub rate_ci_ppm: Option<f64>,
-    /// The farthest a window is from the line between its neighbours, in ns: what interpolation
-    /// may miss.
+    /// Largest distance of a window from the line between its neighbours, in ns: the possible error of interpolation.
     pub wander_ns: f64,
-    /// The largest error bound between the first and the last window, in ns.
+    /// Largest error bound between the first and the last window, in ns.
     pub bound_ns: f64,
-    /// Windows whose anchors contradict each other, so that only the narrowest was used.
+    /// Number of windows whose anchors contradict each other, so that only the narrowest was used.
     pub contradictions: u32,
-    /// Each window in the order of time.
+    /// Windows in the order of time.
     pub windows: Vec<Window>,
 }
 
-/// What the anchors of one window say together.
+/// Result of the anchors of one window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// The middle of the window, on the clock, in ns.
+    /// Stamp of the clock in the narrowest anchor of the window, in ns.
     pub clock_ns: i64,
-    /// The offset from the clock to its parent, in ns.
+    /// Offset from the clock to its parent, in ns.
     pub offset_ns: i64,
-    /// How far the offset may be off, in ns.
+    /// Error bound of the offset, in ns.
     pub half_width_ns: f64,
-    /// How many anchors it rests on.
+    /// Number of anchors in the window.
     pub anchors: u32,
 }
 
-/// Stamps of one device compared directly with those of another.
+/// Direct comparison of two devices' stamps with the alignment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Triangle {
     pub clock: u32,
     pub peer: u32,
     pub anchors: u32,
-    /// The median difference between the way over the host and the direct one, in ns.
+    /// Median difference between the alignment over the host and the direct comparison, in ns.
     pub median_ns: f64,
-    /// The farthest, in ns.
+    /// Largest difference, in ns.
     pub max_ns: f64,
-    /// How far they may be apart if every bound holds, in ns.
+    /// Largest difference possible if every bound holds, in ns.
     pub bound_ns: f64,
 }
 
-/// Every clock against the reference.
+/// Alignment of every clock with the reference.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Alignment {
     fits: BTreeMap<u32, ClockFit>,
-    /// Direct comparisons, by clock and the other that it was compared with.
+    /// Fits of direct comparisons, by clock and the clock that it was compared with.
     direct: BTreeMap<(u32, u32), ClockFit>,
 }
 
@@ -173,7 +171,7 @@ impl Alignment {
     /// Fits all clocks.
     ///
     /// # Errors
-    /// A clock with two parents, with anchors that are not listed, or that never reaches clock 0.
+    /// If a clock has more than one parent, has anchors but is not listed, or does not lead to clock 0.
     pub fn fit(clocks: &[Clock], anchors: &[Anchor]) -> Result<Self, ProfileError> {
         let mut by_clock: BTreeMap<u32, Vec<Anchor>> = BTreeMap::new();
         for anchor in anchors.iter().filter(|anchor| anchor.method != AnchorMethod::Peer) {
@@ -197,15 +195,15 @@ impl Alignment {
         Ok(alignment)
     }
 
-    /// How each clock runs.
+    /// Returns the fit of each clock.
     pub fn fits(&self) -> impl Iterator<Item = &ClockFit> {
         self.fits.values()
     }
 
-    /// A stamp of a clock on the reference clock.
+    /// Converts a stamp of a clock to the reference clock.
     ///
     /// # Errors
-    /// A clock that has no anchors.
+    /// If a clock has no anchors.
     pub fn to_reference(&self, clock: u32, ns: i64) -> Result<Aligned, ProfileError> {
         let mut aligned = Aligned { ns, uncertainty_ns: 0.0 };
         for fit in self.chain(clock)? {
@@ -216,11 +214,11 @@ impl Alignment {
         Ok(aligned)
     }
 
-    /// How much later a stamp of one clock is than a stamp of another, in ns, with its error bound.
-    /// It goes over the reference, or by direct comparison of the two if that has a smaller bound.
+    /// Returns how much later a stamp of one clock is than a stamp of another, in ns, with the error bound. Converts
+    /// over the reference, or by direct comparison of the two clocks if that has a smaller bound.
     ///
     /// # Errors
-    /// A clock that has no anchors.
+    /// If a clock has no anchors.
     pub fn later(
         &self,
         (clock, ns): (u32, i64),
@@ -245,7 +243,7 @@ impl Alignment {
         Ok(direct.filter(|direct| direct.1 < over.1).unwrap_or(over))
     }
 
-    /// What direct comparisons of devices say of the alignment.
+    /// Checks the alignment against direct comparisons of devices.
     pub fn triangles(&self, anchors: &[Anchor]) -> Vec<Triangle> {
         let mut by_pair: BTreeMap<(u32, u32), Vec<(f64, f64)>> = BTreeMap::new();
         for anchor in anchors.iter().filter(|anchor| anchor.method == AnchorMethod::Peer) {
@@ -306,7 +304,7 @@ impl ClockFit {
                 let width = before.half_width_ns.max(after.half_width_ns) + self.wander_ns;
                 (before.offset_ns.saturating_add((share * rise).round() as i64), width)
             }
-            // Outside of all windows the rate continues, and the uncertainty of the rate adds up.
+            // Outside of all windows the rate continues, and the uncertainty of the rate accumulates.
             (_, after) => {
                 let edge = after.copied().unwrap_or_else(|| self.windows[self.windows.len() - 1]);
                 let away = ns.saturating_sub(edge.clock_ns) as f64;
@@ -320,7 +318,7 @@ impl ClockFit {
     }
 }
 
-/// A clock against each other that it was compared with directly.
+/// Fits each clock against each other clock that it was compared with directly.
 fn direct(clocks: &[Clock], anchors: &[Anchor]) -> BTreeMap<(u32, u32), ClockFit> {
     let mut by_pair: BTreeMap<(u32, u32), Vec<Anchor>> = BTreeMap::new();
     for anchor in anchors.iter().filter(|anchor| anchor.method == AnchorMethod::Peer) {
@@ -330,7 +328,7 @@ fn direct(clocks: &[Clock], anchors: &[Anchor]) -> BTreeMap<(u32, u32), ClockFit
     let compared = |((clock, parent), mut anchors): ((u32, u32), Vec<Anchor>)| {
         let (own_ns, parent_ns) = (tick(clock)?, tick(parent)?);
         for anchor in &mut anchors {
-            // The other clock steps, too: what it shows afterwards may be a tick old.
+            // The other clock steps, too: its second stamp may be a tick old.
             let late_ns = parent_ns.ceil() as i64;
             anchor.parent_after_ns = anchor.parent_after_ns.saturating_add(late_ns);
         }
@@ -339,7 +337,7 @@ fn direct(clocks: &[Clock], anchors: &[Anchor]) -> BTreeMap<(u32, u32), ClockFit
     by_pair.into_iter().filter_map(compared).collect()
 }
 
-/// Crystals of computers stay within this.
+/// Maximum rate between two clocks, in ppm: crystals of computers stay within this.
 const RATE_MAX_PPM: f64 = 100.0;
 
 fn fit(clock: u32, parent: u32, tick_ns: f64, anchors: &[Anchor]) -> ClockFit {
@@ -396,10 +394,10 @@ fn fit(clock: u32, parent: u32, tick_ns: f64, anchors: &[Anchor]) -> ClockFit {
     }
 }
 
-/// The least and the greatest offset that an anchor allows at `at_ns` of the clock.
+/// Returns the smallest and the largest offset that an anchor allows at `at_ns` of the clock.
 fn bounds(anchor: &Anchor, tick_ns: f64, at_ns: i64, rate: f64) -> (i64, i64) {
     let drift = (rate * anchor.clock_ns.saturating_sub(at_ns) as f64).round() as i64;
-    // A clock may show a value one tick old, except where the anchor sits on its step.
+    // A clock may show a value one tick old, except if the anchor sits on its step.
     let tick = if anchor.method == AnchorMethod::Edge { 0 } else { tick_ns.ceil() as i64 };
     let low = anchor.parent_before_ns.saturating_sub(anchor.clock_ns).saturating_sub(tick);
     let high = anchor.parent_after_ns.saturating_sub(anchor.clock_ns);
@@ -410,7 +408,7 @@ fn middle((low, high): (i64, i64)) -> i64 {
     low + high.saturating_sub(low) / 2
 }
 
-/// How far the middle of three windows is from the line between the others.
+/// Distance of the middle of three windows from the line between the others, in ns.
 fn wander(three: &[Window]) -> f64 {
     let [before, middle, after] = three else { return 0.0 };
     let share = middle.clock_ns.saturating_sub(before.clock_ns) as f64
@@ -419,7 +417,7 @@ fn wander(three: &[Window]) -> f64 {
     (middle.offset_ns.saturating_sub(before.offset_ns) as f64 - line).abs()
 }
 
-/// The slope of the least-squares line, and half of its 95 % interval.
+/// Returns the slope of the least-squares line, and half of its 95 % interval.
 fn slope(points: &[(i64, i64)]) -> (Option<f64>, Option<f64>) {
     let Some(&(x0, y0)) = points.first() else { return (None, None) };
     let near: Vec<(f64, f64)> = points
@@ -438,7 +436,7 @@ fn slope(points: &[(i64, i64)]) -> (Option<f64>, Option<f64>) {
         return (Some(slope), None);
     }
     let left: f64 = near.iter().map(|(x, y)| (y - my - slope * (x - mx)).powi(2)).sum();
-    // 1.96 is right for many windows; of three it says too little, so the few are given more.
+    // 1.96 holds for many windows. Few windows get a larger quantile, since 1.96 is too small for them.
     let quantile = 1.96 + 8.0 / (n - 2.0).powi(2);
     (Some(slope), Some(quantile * (left / (n - 2.0) / sxx).sqrt()))
 }

@@ -7,7 +7,7 @@ fn clock(id: u32, tick_ns: f64) -> Clock {
     Clock { id, name: format!("c{id}"), kind: "globaltimer".into(), rank: None, tick_ns }
 }
 
-/// A clock that is `offset_ns` behind and whose rate wanders around `ppm`.
+/// Offset of a clock that is `offset_ns` behind and whose rate varies around `ppm`.
 fn true_offset(at_ns: i64, offset_ns: i64, ppm: f64) -> i64 {
     let seconds = at_ns as f64 / 1e9;
     offset_ns + (ppm * 1e3 * seconds + 40.0 * (seconds / 5.0).sin()).round() as i64

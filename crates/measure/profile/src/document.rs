@@ -1,5 +1,5 @@
-//! Reads files of one value each: `plan.json`, `run.yml`, `metadata_rank_N.yml`. The version comes first: a newer one may
-//! have other fields, and these are then no fault.
+//! Reads files that hold one value each: `plan.json`, `run.yml`, `metadata_rank_N.yml`. The version is checked first: a
+//! newer version may have other fields, which are then not errors.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use crate::error::{NEWER, ProfileError, VERSION, shown_path};
 use crate::fault::told;
 use crate::yaml::{self, Lines};
 
-/// What such a file holds.
+/// Content of such a file.
 pub(crate) trait Document: DeserializeOwned {
-    /// Of its format, if it has one.
+    /// Version of the file's format, if it has one.
     const VERSION: Option<u32>;
 
-    /// Checks what the types can't.
+    /// Checks constraints that the types can't express.
     fn check(&self) -> Result<(), ProfileError>;
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn read_json<D: Document>(text: &str, path: &Path) -> Result<D, Profi
         schema_version: Option<Value>,
     }
 
-    // JSON is YAML, whose reader knows all lines; it takes longer, so it only looks for faults.
+    // JSON is YAML, and the YAML reader knows all lines. It is slower, so it runs only to locate faults.
     let line_of = |field: &str| yaml::read(text, path).map_or(0, |(_, lines)| lines.of(field));
     let wrong = |error: &serde_json::Error, field: &str| {
         let fault = match error.classify() {
@@ -57,7 +57,7 @@ pub(crate) fn read_json<D: Document>(text: &str, path: &Path) -> Result<D, Profi
     Ok(document)
 }
 
-/// The type's value; `lines` are those of the file.
+/// Converts a value to the type; `lines` are those of the file.
 pub(crate) fn typed<T: DeserializeOwned>(
     value: Value,
     lines: &Lines,
@@ -75,7 +75,7 @@ fn refuse_other<D: Document>(
     path: &Path,
 ) -> Result<(), ProfileError> {
     let (Some(known), Some(found)) = (D::VERSION, found.and_then(Value::as_u64)) else {
-        // What is no number is refused as any other field.
+        // A value that is not a number is refused like a wrong value of any other field.
         return Ok(());
     };
     let fault = match found {

@@ -1,9 +1,9 @@
-//! What is wrong with a plan, a folder or a file, and where.
+//! Errors of plans, folders and files, with their location.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A name for a message: in one line, and without what would steer a terminal.
+/// Formats a path for a message: on one line, and without terminal control characters.
 pub fn shown_path(path: &Path) -> String {
     polyrail_yaml::harmless(&path.display().to_string(), &[])
 }
@@ -14,7 +14,7 @@ pub fn shown_path(path: &Path) -> String {
 pub enum ProfileError {
     #[error("can't {action} {}: {source}", shown_path(path))]
     Io {
-        /// What was tried, such as `write`.
+        /// Action that failed, such as `write`.
         action: &'static str,
         path: PathBuf,
         source: io::Error,
@@ -26,79 +26,79 @@ pub enum ProfileError {
     )]
     Foreign {
         dir: PathBuf,
-        /// The file that every profile has.
+        /// File that every profile has.
         missing: &'static str,
     },
-    /// A new profile can't go where something is.
+    /// A new profile needs an empty folder.
     #[error("{} is not empty; allowed: a new folder, or an empty one", shown_path(dir))]
     NotEmpty { dir: PathBuf },
     /// Another process writes to the profile.
     #[error("another process is writing to {}", shown_path(dir))]
     Busy { dir: PathBuf },
-    /// One value of a table.
+    /// A wrong value in a table.
     #[error("{file}:{line}, column {column}: `{value}`; allowed: {allowed}")]
     Cell {
-        /// The file as it was named.
+        /// File as it was named.
         file: String,
-        /// Counted from 1, headings included.
+        /// Line number from 1, including headings.
         line: u64,
         column: String,
-        /// What is there, shortened.
+        /// Value in the file, shortened.
         value: String,
-        /// What may be there.
+        /// Allowed values.
         allowed: String,
     },
-    /// The headings of a table.
+    /// Wrong headings of a table.
     #[error("{file}:1: {fault}; allowed columns: {allowed}")]
     Columns {
-        /// The file as it was named.
+        /// File as it was named.
         file: String,
         fault: String,
-        /// The columns, in the order of the documentation.
+        /// Allowed columns, in the order of the documentation.
         allowed: String,
     },
     /// A fault of a whole line of a table.
     #[error("{}: {fault}", place(file, *line))]
     Line {
-        /// The file as it was named.
+        /// File as it was named.
         file: String,
-        /// Counted from 1; 0 when the file as a whole is meant, or its line is not known.
+        /// Line number from 1; 0 for the file as a whole, or if the line is unknown.
         line: u64,
-        /// What is wrong, with what is allowed.
+        /// Description of the fault, with the allowed values.
         fault: String,
     },
-    /// One field of a JSON or YAML file.
+    /// A wrong field of a JSON or YAML file.
     #[error("{}{}: {fault}", place(file, *line), of_field(field))]
     Field {
-        /// The file as it was named.
+        /// File as it was named.
         file: String,
-        /// Counted from 1; 0 when the file as a whole is meant, or its line is not known.
+        /// Line number from 1; 0 for the file as a whole, or if the line is unknown.
         line: u64,
-        /// The path of the field, such as `endpoints[2].rank`.
+        /// Path of the field, such as `endpoints[2].rank`.
         field: String,
-        /// What is wrong, with what is allowed.
+        /// Description of the fault, with the allowed values.
         fault: String,
     },
-    /// A value that a program gave.
+    /// A wrong value from a caller.
     #[error("{field} = `{value}`; allowed: {allowed}")]
     Value {
         field: String,
-        /// As it was given.
+        /// Value as it was given.
         value: String,
-        /// What may be given.
+        /// Allowed values.
         allowed: String,
     },
     /// Clocks that can't be aligned.
     #[error("clock {clock}: {fault}")]
     Clock {
-        /// Its number in `run.yml`.
+        /// Number of the clock in `run.yml`.
         clock: u32,
         fault: String,
     },
 }
 
 impl ProfileError {
-    /// How to mend it, where that is known.
+    /// Returns how to fix it, if known.
     pub fn help(&self) -> Option<String> {
         let help = match self {
             Self::Foreign { .. } => {
@@ -135,17 +135,17 @@ impl ProfileError {
     }
 }
 
-/// The field with the version of a file's format.
+/// Field with the version of a file's format.
 pub(crate) const VERSION: &str = "schema_version";
-/// What is wrong with a file of the future.
+/// Text for a file of a newer version.
 pub(crate) const NEWER: &str = "is of a newer version of Polyrail";
 
 fn place(file: &str, line: u64) -> String {
     if line == 0 { file.to_owned() } else { format!("{file}:{line}") }
 }
 
-/// Empty where the fault is of the file as a whole: the reader then gives `.`, or `?` for what it did
-/// not come to.
+/// Names the field; empty if the fault concerns the whole file. The reader then gives `.`, or `?` for a part that it
+/// did not reach.
 fn of_field(path: &str) -> String {
     let path = path.trim_end_matches('?').trim_end_matches('.');
     if path.is_empty() { String::new() } else { format!(", field {path}") }

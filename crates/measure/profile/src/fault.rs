@@ -1,10 +1,10 @@
-//! What the reader of JSON and YAML says of a wrong field, for people: what is there, and what may be.
+//! Rewrites errors of the JSON and YAML readers on wrong fields for people: the value found, and the allowed values.
 
 use polyrail_yaml::excerpt;
 
-/// The reader's words name types of this program and no ranges.
+/// Rewrites an error message of the reader, which names types of this program and no ranges.
 pub(crate) fn told(message: &str) -> String {
-    // The place is told apart.
+    // The position is reported separately.
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     if let Some(name) = message.strip_prefix("missing field ") {
         return format!("lacks {name}; allowed: {name}, once");
@@ -22,7 +22,7 @@ pub(crate) fn told(message: &str) -> String {
     format!("{found}; allowed: {}", allowed(expected))
 }
 
-/// The value without its type; what is no single value by its type.
+/// Returns the value without its type; for other than a single value, describes its type.
 fn value(found: &str) -> String {
     let typed = ["invalid type: ", "invalid value: ", "unknown variant "];
     let found = typed.iter().find_map(|before| found.strip_prefix(before)).unwrap_or(found);

@@ -1,5 +1,5 @@
-//! A profile folder: read it with [`Folder`], fill it with [`Recorder`]. Here it is begun, opened, claimed and
-//! read; `recorder` fills it, `appender` keeps its tables whole, and `files` is for single files.
+//! A profile folder: read it with [`Folder`], fill it with [`Recorder`]. This module begins, opens, claims and reads
+//! folders; `recorder` fills them, `appender` keeps tables at whole lines, and `files` handles single files.
 
 mod appender;
 mod files;
@@ -29,7 +29,7 @@ use crate::table::{ReadRow, read_rows};
 use crate::thermal::Temperature;
 use crate::yaml;
 
-/// A folder that can be read, also while it is being filled.
+/// A folder that can be read, even while it is being filled.
 #[derive(Clone, Debug)]
 pub struct Folder {
     dir: PathBuf,
@@ -37,19 +37,19 @@ pub struct Folder {
     run: Run,
 }
 
-/// A file without which a folder can still be read; shown as its name.
+/// A file that a folder can be read without; displayed as its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What devices said of themselves.
+    /// Log of the devices.
     Temperatures,
     Anchors,
-    /// What is known of an endpoint.
+    /// Description of an endpoint.
     Metadata {
         rank: u32,
     },
 }
 
-/// The lock on a profile that nobody fills yet: see [`Folder::claim`].
+/// Lock on a profile that no process fills yet: see [`Folder::claim`].
 #[derive(Debug)]
 pub struct Claim {
     file: File,
@@ -57,17 +57,18 @@ pub struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // A program that another thread starts just now has the descriptor until it runs, so closing may not be enough.
+        // A program that another thread is starting has a copy of the descriptor until it runs, so closing may not
+        // release the lock.
         let _ = self.file.unlock();
     }
 }
 
 impl Folder {
-    /// Begins a profile in a folder that does not exist or is empty: writes `run.yml` and
-    /// `plan.json` before anything is measured.
+    /// Begins a profile in a folder that does not exist or is empty: writes `run.yml` and `plan.json` before anything
+    /// is measured.
     ///
     /// # Errors
-    /// A folder that holds something, or that can't be written. Nothing is left behind then but parent folders.
+    /// If the folder is not empty, or can't be written. Then only parent folders are left behind.
     pub fn create(dir: impl AsRef<Path>, plan: &Plan, run: &Run) -> Result<Recorder, ProfileError> {
         let dir = dir.as_ref();
         plan.check()?;
@@ -75,16 +76,16 @@ impl Folder {
         let opened = make_empty(dir)?;
         let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
         let begun = folder.begin();
-        // What another process has just begun here is left alone.
+        // Keep the profile that another process has just begun here.
         if begun.as_ref().is_err_and(|error| !matches!(error, ProfileError::Busy { .. })) {
-            // The half of a profile could neither be resumed nor begun again.
+            // A partial profile could neither be resumed nor begun again.
             for name in [PLAN, RUN, SAMPLES] {
                 if let Ok(Some(found)) = opened.find(name) {
                     let _ = opened.remove(name, &found);
                 }
             }
             if is_new {
-                // Not if it holds what somebody else has put there.
+                // Fails if another program has put something there.
                 let _ = remove_empty(dir);
             }
         }
@@ -98,8 +99,7 @@ impl Folder {
         Ok(samples)
     }
 
-    /// Checks that a profile can begin here, before minutes go into preparation. Leaves nothing
-    /// behind but parent folders.
+    /// Checks that a profile can begin here, before minutes go into preparation. Leaves only parent folders behind.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -111,19 +111,19 @@ impl Folder {
         let tried = open_to_write(&file, Opening::New, 0o666);
         let tried = tried.and_then(|made| remove_opened(&file, &made).map(drop));
         if is_new {
-            // A folder that is no longer empty belongs to somebody else.
+            // Fails if another program has put something there.
             let _ = remove_empty(dir);
         }
         tried.map_err(ProfileError::io("write to", &file))
     }
 
-    /// Keeps other processes from filling a profile until the claim is dropped. Changes nothing, and checks that no file in
-    /// the folder is in the way of the traces that are written at the end.
+    /// Keeps other processes from filling a profile until the claim is dropped. Changes nothing, and checks that no
+    /// file in the folder blocks the traces that are written at the end.
     ///
-    /// Drop the claim right before [`Self::resume`], which takes the same lock for itself.
+    /// Drop the claim right before [`Self::resume`], which takes the same lock.
     ///
     /// # Errors
-    /// A folder that is no profile, that another process fills, or that can't be opened for writing.
+    /// If the folder is not a profile, another process fills it, or it can't be opened for writing.
     pub fn claim(dir: impl AsRef<Path>) -> Result<Claim, ProfileError> {
         let folder = Self::open(dir)?;
         let path = folder.dir.join(SAMPLES);
@@ -134,10 +134,10 @@ impl Folder {
         Ok(Claim { file })
     }
 
-    /// Goes on with a profile that ended early. Removes a line that was cut short.
+    /// Resumes a profile that ended early. Removes a line that was cut short.
     ///
     /// # Errors
-    /// A folder that is no profile, that another process fills, or that can't be read.
+    /// If the folder is not a profile, another process fills it, or it can't be read.
     pub fn resume(dir: impl AsRef<Path>) -> Result<Recorder, ProfileError> {
         let folder = Self::open(dir)?;
         folder.require_derivable()?;
@@ -151,7 +151,7 @@ impl Folder {
     /// Opens a profile for reading.
     ///
     /// # Errors
-    /// A folder that is no profile, or whose plan or `run.yml` can't be used.
+    /// If the folder is not a profile, or its plan or `run.yml` can't be used.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, ProfileError> {
         let dir = dir.as_ref();
         for missing in [PLAN, RUN, SAMPLES] {
@@ -174,21 +174,21 @@ impl Folder {
         &self.dir
     }
 
-    /// What was to be measured.
+    /// Returns the plan of the measurement.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How it was measured.
+    /// Returns the description of the run.
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// All samples in the order in which they were taken. One-way times between ends that have a clock
-    /// each follow from their stamps and all anchors that are there now.
+    /// Reads all samples, in the order in which they were taken. One-way times between ends with different clocks are
+    /// computed from their stamps and all anchors that exist now.
     ///
     /// # Errors
-    /// A table that can't be read, or a sample that the plan does not know or that is there twice.
+    /// If the table can't be read, or a sample is unknown to the plan or there twice.
     pub fn samples(&self) -> Result<Vec<Sample>, ProfileError> {
         let path = self.dir.join(SAMPLES);
         let mut samples: Vec<Sample> = read_rows(&path)?;
@@ -202,7 +202,7 @@ impl Folder {
                     sample.configuration, sample.repetition
                 ),
             };
-            // This program writes no line twice and none over several lines.
+            // Polyrail writes each row on exactly one line, so its place gives the line.
             return Err(ProfileError::Line {
                 file: shown_path(&path),
                 line: place as u64 + 2,
@@ -217,11 +217,11 @@ impl Folder {
         Ok(samples)
     }
 
-    /// The files that `polyrail profile` always writes and this folder lacks. Everything but their
-    /// content can still be read.
+    /// Returns the files that `polyrail profile` always writes and this folder lacks. Everything except their content
+    /// can still be read.
     ///
     /// # Errors
-    /// If the system refuses, or something other than a file has that name.
+    /// If the system refuses, or one of these names is not a file.
     pub fn missing(&self) -> Result<Vec<Part>, ProfileError> {
         let metadata = self.plan.endpoints.iter().map(|one| Part::Metadata { rank: one.rank });
         let mut missing = Vec::new();
@@ -233,17 +233,17 @@ impl Folder {
         Ok(missing)
     }
 
-    /// The log of the devices; empty where there is none.
+    /// Reads the log of the devices; empty if there is none.
     ///
     /// # Errors
-    /// A table that can't be read, or a look at an endpoint that the plan does not have.
+    /// If the table can't be read, or an endpoint in it is unknown to the plan.
     pub fn temperatures(&self) -> Result<Vec<Temperature>, ProfileError> {
         let looks: Vec<Temperature> = self.rows_if_there(TEMPERATURES)?;
         let ranks = self.plan.endpoints.len();
         match looks.iter().position(|look| look.rank as usize >= ranks) {
             Some(place) => Err(ProfileError::Cell {
                 file: shown_path(&self.dir.join(TEMPERATURES)),
-                // As for samples: no line is over several, and none is twice.
+                // As for samples: each row is on exactly one line.
                 line: place as u64 + 2,
                 column: "rank".into(),
                 value: looks[place].rank.to_string(),
@@ -253,28 +253,28 @@ impl Folder {
         }
     }
 
-    /// Raw comparisons of clocks; empty where there is but one clock, and where the file is
+    /// Reads the raw comparisons of clocks; empty if there is only one clock, or if the file is
     /// [missing](Self::missing).
     ///
     /// # Errors
-    /// A table that can't be read.
+    /// If the table can't be read.
     pub fn anchors(&self) -> Result<Vec<Anchor>, ProfileError> {
         self.rows_if_there(ANCHORS)
     }
 
-    /// Every clock against the reference, computed anew from the anchors.
+    /// Aligns every clock with the reference, computed from the anchors at each call.
     ///
     /// # Errors
-    /// As [`Alignment::fit`], with the file named, and anchors that can't be read.
+    /// As [`Alignment::fit`], with the file named; also if the anchors can't be read.
     pub fn alignment(&self) -> Result<Alignment, ProfileError> {
         let aligned = Alignment::fit(&self.run.clocks, &self.anchors()?);
         aligned.map_err(|error| in_file(&self.dir.join(ANCHORS), |_| 0, error))
     }
 
-    /// What is known of an endpoint; `None` where its file is missing.
+    /// Reads the description of an endpoint; `None` if its file is missing.
     ///
     /// # Errors
-    /// A file that can't be used.
+    /// If the file can't be used.
     pub fn metadata(&self, rank: u32) -> Result<Option<Metadata>, ProfileError> {
         let path = self.dir.join(metadata_name(rank));
         if !is_there(&path)? {
@@ -288,7 +288,7 @@ impl Folder {
         Err(fault_at(&path, 0, "rank", fault))
     }
 
-    /// Checks that the plan has a sample; otherwise names the sample and what the plan has.
+    /// Checks that the plan has a sample; otherwise returns the sample and the values that the plan has.
     fn check(&self, sample: &Sample) -> Result<(), (String, String)> {
         let Sample { configuration, repetition, .. } = *sample;
         let last = self.plan.configurations.len() - 1;
@@ -325,7 +325,7 @@ impl Folder {
     }
 }
 
-/// Makes a folder, or opens one that is empty.
+/// Creates a folder, or opens an empty one.
 fn make_empty(dir: &Path) -> Result<OpenFolder, ProfileError> {
     let made = make_folders(dir, 0o777).and_then(|()| OpenFolder::open(dir));
     let opened = made.map_err(ProfileError::io("create", dir))?;

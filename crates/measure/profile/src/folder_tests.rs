@@ -41,7 +41,7 @@ pub(super) fn sample(step: &Step) -> Sample {
     }
 }
 
-/// A folder with this many samples.
+/// Creates a folder with this many samples.
 fn filled(count: usize) -> (tempfile::TempDir, PathBuf) {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("profile");
@@ -375,7 +375,7 @@ fn faults_of_the_plan_and_the_run_name_the_field() {
     }
 }
 
-/// All places of a value, as a pointer.
+/// Collects the places of all values, as JSON pointers.
 fn places(value: &Value, place: String, all: &mut Vec<String>) {
     let mut below = |name: &str, value| {
         all.push(format!("{place}/{name}"));

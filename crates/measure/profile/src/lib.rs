@@ -1,11 +1,11 @@
-//! The data of a profile: what is measured, the folder that it is kept in, and the traces that
-//! other programs open. `docs/profile-format.md` describes every file.
+//! Data of a profile: the plan of the measurement, the folder that holds it, and traces for other programs.
+//! `docs/profile-format.md` describes every file.
 //!
 //! * [`PlanBuilder`] makes a [`Plan`]; [`Plan::steps`] is its pseudo-random order.
-//! * [`Folder::create`] begins a folder, [`Folder::resume`] goes on with one; both give a
-//!   [`Recorder`] that takes each [`Sample`], [`Temperature`] and [`Anchor`] as it comes.
-//! * [`Folder::open`] reads one strictly: errors name file, line and column.
-//! * [`Alignment`] brings raw clocks onto one line of time, with a bound.
+//! * [`Folder::create`] begins a folder, [`Folder::resume`] continues one; both return a [`Recorder`] that writes each
+//!   [`Sample`], [`Temperature`] and [`Anchor`] immediately.
+//! * [`Folder::open`] reads a folder strictly: errors name file, line and column.
+//! * [`Alignment`] converts raw clocks to one timeline, with an error bound.
 //! * [`Folder::write_derived`] writes the execution log and the traces.
 //!
 //! ```

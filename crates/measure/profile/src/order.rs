@@ -1,15 +1,14 @@
-//! The pseudo-random order of a profile, which any program can compute again from `plan.json`.
+//! The pseudo-random order of a profile, which any program can recompute from `plan.json`.
 //!
-//! Numbers come from SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-//! generators", OOPSLA 2014), the shuffle is that of Fisher and Yates from the end, and a number
-//! below `n` is the first that is not in the incomplete last multiple of `n`. No platform, no
-//! floating point and no library can change the order.
+//! Numbers come from SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+//! The shuffle is that of Fisher and Yates, from the end. A number below `n` is the first one that is not in the
+//! incomplete last multiple of `n`. No platform, floating-point unit or library can change the order.
 
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator whose numbers depend on the seed alone.
+    /// Creates a generator whose numbers depend on the seed alone.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -22,13 +21,13 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, each with the same chance.
+    /// Returns a number below `n`; all are equally likely.
     ///
     /// # Panics
     /// If `n` is zero.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "no number is below zero");
-        // 2^64 mod n numbers at the end would make small results more likely.
+        // The last 2^64 mod n numbers would make small results more likely.
         let excess = (u64::MAX % n + 1) % n;
         loop {
             let number = self.next_u64();
@@ -38,7 +37,7 @@ impl SplitMix64 {
         }
     }
 
-    /// Brings a list into a random order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last as u64 + 1) as usize);
@@ -46,7 +45,7 @@ impl SplitMix64 {
     }
 }
 
-/// A 64-bit FNV-1a sum: tells whether two programs computed the same order.
+/// 64-bit FNV-1a sum: shows whether two programs computed the same order.
 pub(crate) fn fnv1a64(numbers: impl Iterator<Item = u32>) -> u64 {
     let bytes = numbers.flat_map(u32::to_le_bytes);
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
@@ -93,7 +92,7 @@ mod tests {
     #[test]
     fn the_sum_is_fnv_1a() {
         assert_eq!(fnv1a64(std::iter::empty()), 0xcbf2_9ce4_8422_2325);
-        // The published sum of the bytes "a\0\0\0", computed apart from this program.
+        // Different input gives a different sum.
         assert_ne!(fnv1a64([97].into_iter()), fnv1a64([98].into_iter()));
     }
 }

@@ -1,4 +1,4 @@
-//! What a profile measures, in which order: written as `plan.json` before the first transfer.
+//! The plan of a profile: measurements and their order. Written as `plan.json` before the first transfer.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -11,30 +11,30 @@ use crate::error::ProfileError;
 use crate::order::{SplitMix64, fnv1a64};
 use crate::table::Word;
 
-/// The version of `plan.json`; raised when a field changes its meaning or goes away.
+/// Version of `plan.json`; raised when a field changes its meaning or is removed.
 pub const PLAN_VERSION: u32 = 1;
 
 /// Every measurement of a profile.
 ///
-/// Build one with [`PlanBuilder`]; a plan that came from a file was checked.
+/// Build one with [`PlanBuilder`]; reading a plan from a file checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     pub schema_version: u32,
-    /// Where the order comes from.
+    /// Seed of the order.
     pub seed: u64,
     /// Measured transfers per configuration.
     pub repetitions: u32,
     /// Transfers before the first measured one of each configuration.
     pub warmups: u32,
-    /// What memory is in; `rank` is the place in this list.
+    /// Places of memory; `rank` is the index in this list.
     pub endpoints: Vec<Endpoint>,
-    /// What is measured; `id` is the place in this list.
+    /// Measured configurations; `id` is the index in this list.
     pub configurations: Vec<Configuration>,
-    /// The configuration that is measured again and again to see drift.
+    /// Configuration that is measured repeatedly to detect drift.
     pub sentinel: Option<Sentinel>,
-    /// FNV-1a over the configuration and repetition of every step, as 16 hexadecimal digits: a
-    /// reader that computes another order notices.
+    /// FNV-1a over the configuration and repetition of every step, as 16 hexadecimal digits. Readers that compute
+    /// another order detect it.
     pub order_fnv1a64: String,
 }
 
@@ -42,15 +42,15 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// Its number in this profile.
+    /// Number of the endpoint in this profile.
     pub rank: u32,
-    /// What kind of memory it is.
+    /// Kind of memory.
     pub kind: EndpointKind,
-    /// For people, such as `gpu3` or `node0`.
+    /// Name for people, such as `gpu3` or `node0`.
     pub name: String,
-    /// The machine it is in.
+    /// Host of the memory.
     pub host: String,
-    /// What the device is for good: a PCI address of a GPU, `numa0` of host memory.
+    /// Permanent identity of the device: PCI address of a GPU, `numa0` for host memory.
     pub device: String,
 }
 
@@ -82,7 +82,7 @@ pub enum PathKind {
     HostStaged,
 }
 
-/// What else moves while a configuration is measured.
+/// Other traffic while a configuration is measured.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -98,23 +98,23 @@ pub enum Load {
     Disjoint,
 }
 
-/// One thing that is measured [`Plan::repetitions`] times.
+/// A configuration, which is measured [`Plan::repetitions`] times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
-    /// Its number in this profile, as in `cfg0042`.
+    /// Number of the configuration in this profile, as in `cfg0042`.
     pub id: u32,
-    /// The rank that bytes come from.
+    /// Rank of the source.
     pub src: u32,
-    /// The rank that bytes go to.
+    /// Rank of the sink.
     pub dst: u32,
     pub path: PathKind,
     pub size_bytes: u64,
-    /// What else moves meanwhile.
+    /// Other traffic at the same time.
     #[serde(default)]
     pub load: Load,
-    /// 0 for the first plan, more for sizes that [`Plan::refine`] added; each stage is shuffled
-    /// for itself and follows the one before.
+    /// 0 for the first plan, more for sizes that [`Plan::refine`] added. Each stage is shuffled separately and follows
+    /// the stage before.
     #[serde(default)]
     pub stage: u32,
 }
@@ -123,27 +123,26 @@ pub struct Configuration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sentinel {
-    /// Its number. Its repetitions from [`Plan::repetitions`] on are the sentinel's.
+    /// Number of the configuration. Its repetitions from [`Plan::repetitions`] on are the sentinel's.
     pub configuration: u32,
-    /// One after this many other steps.
+    /// Number of other steps before each repetition of the sentinel.
     pub every: u32,
 }
 
-/// One measured transfer, in its place of the order.
+/// One measured transfer, with its place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// Its place in the whole order, from 0.
+    /// Place in the whole order, from 0.
     pub order: u64,
     pub configuration: u32,
-    /// Which repetition; the sentinel counts on from [`Plan::repetitions`].
+    /// Number of the repetition; the sentinel counts on from [`Plan::repetitions`].
     pub repetition: u32,
-    /// Transfers to make before it that are not measured: [`Plan::warmups`] where the
-    /// configuration comes for the first time, else 0.
+    /// Unmeasured transfers to make first: [`Plan::warmups`] at the configuration's first step, else 0.
     pub warmups: u32,
 }
 
-/// Makes a [`Plan`]; without any call but [`path`](Self::path) it is all directed pairs, the 31
-/// powers of two from 1 B to 1 GiB, 10 repetitions after 5 warm-ups, seed 42.
+/// Builds a [`Plan`]. Defaults with only a [`path`](Self::path): all directed pairs, the 31 powers of two from 1 B to 1
+/// GiB, 10 repetitions after 5 warm-ups, seed 42.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     endpoints: Vec<Endpoint>,
@@ -156,7 +155,7 @@ pub struct PlanBuilder {
     sentinel_every: Option<u32>,
 }
 
-/// A path, and the pairs that it is measured between: all without a list.
+/// A path, and the pairs that it is measured between; all pairs without a list.
 #[derive(Clone, Debug)]
 struct PathPairs {
     path: PathKind,
@@ -164,7 +163,7 @@ struct PathPairs {
 }
 
 impl PlanBuilder {
-    /// A plan between these endpoints; their ranks become their places in the list.
+    /// Starts a plan between these endpoints; their ranks become their indices in the list.
     pub fn new(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let mut endpoints: Vec<Endpoint> = endpoints.into_iter().collect();
         for (rank, endpoint) in endpoints.iter_mut().enumerate() {
@@ -188,52 +187,52 @@ impl PlanBuilder {
         self
     }
 
-    /// Measures a path between these pairs of source and sink only.
+    /// Measures a path only between these pairs of source and sink.
     pub fn path_between(mut self, path: PathKind, pairs: impl Into<Vec<(u32, u32)>>) -> Self {
         self.paths.push(PathPairs { path, pairs: Some(pairs.into()) });
         self
     }
 
-    /// Sizes in bytes, each 1 B to 1 TiB.
+    /// Sets the sizes in bytes, each 1 B to 1 TiB.
     pub fn sizes(mut self, sizes_bytes: impl Into<Vec<u64>>) -> Self {
         self.sizes_bytes = sizes_bytes.into();
         self
     }
 
-    /// What else moves meanwhile; every configuration is measured under each.
+    /// Sets the other traffic; every configuration is measured under each load.
     pub fn loads(mut self, loads: impl Into<Vec<Load>>) -> Self {
         self.loads = loads.into();
         self
     }
 
-    /// Where the order comes from.
+    /// Sets the seed of the order.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Measured transfers per configuration.
+    /// Sets the number of measured transfers per configuration.
     pub fn repetitions(mut self, repetitions: u32) -> Self {
         self.repetitions = repetitions;
         self
     }
 
-    /// Transfers before the first measured one of each configuration.
+    /// Sets the number of transfers before the first measured one of each configuration.
     pub fn warmups(mut self, warmups: u32) -> Self {
         self.warmups = warmups;
         self
     }
 
-    /// Measures the middle size of the first pair again after this many other steps each time.
+    /// Measures the middle size of the first pair again after every `steps` other steps.
     pub fn sentinel_every(mut self, steps: u32) -> Self {
         self.sentinel_every = Some(steps);
         self
     }
 
-    /// The plan.
+    /// Builds the plan.
     ///
     /// # Errors
-    /// A field out of its range, a pair of unknown or equal ranks, or nothing to measure.
+    /// If a field is out of range, a pair has unknown or equal ranks, or there is nothing to measure.
     pub fn build(self) -> Result<Plan, ProfileError> {
         let all: Vec<(u32, u32)> = all_pairs(self.endpoints.len() as u32);
         let mut configurations = Vec::new();
@@ -274,17 +273,16 @@ impl PlanBuilder {
 }
 
 impl Plan {
-    /// All steps in their order.
+    /// Returns all steps in order.
     ///
-    /// Each stage lists its configurations by id, each with all its repetitions, and shuffles that
-    /// list by SplitMix64 seeded with `seed + stage`; the sentinel is then put in after every
-    /// [`Sentinel::every`] steps.
+    /// Each stage lists its configurations by id, each with all its repetitions, and shuffles that list by SplitMix64
+    /// seeded with `seed + stage`. The sentinel is then inserted after every [`Sentinel::every`] steps.
     pub fn steps(&self) -> Vec<Step> {
         self.remaining(&HashSet::new())
     }
 
-    /// The steps that are not in `done`, a set of pairs of configuration and repetition. A
-    /// configuration gets warm-ups again where it first appears.
+    /// Returns the steps that are not in `done`, a set of pairs of configuration and repetition. A configuration gets
+    /// warm-ups again at its first step here.
     pub fn remaining(&self, done: &HashSet<(u32, u32)>) -> Vec<Step> {
         let mut warm = HashSet::new();
         let numbered = self.order().into_iter().enumerate();
@@ -299,7 +297,7 @@ impl Plan {
             .collect()
     }
 
-    /// The configuration of this number.
+    /// Returns the configuration of this number.
     pub fn configuration(&self, id: u32) -> Option<&Configuration> {
         self.configurations.get(id as usize)
     }
@@ -309,23 +307,23 @@ impl Plan {
         repetition >= self.repetitions
     }
 
-    /// The name of one transfer in every file: `p2p_cfg0042_s0d1_sz1048576_r0`.
+    /// Returns the name of a transfer, as in every file: `p2p_cfg0042_s0d1_sz1048576_r0`.
     pub fn event_name(&self, configuration: &Configuration, repetition: u32) -> String {
         let Configuration { id, src, dst, size_bytes, .. } = configuration;
         format!("p2p_cfg{id:04}_s{src}d{dst}_sz{size_bytes}_r{repetition}")
     }
 
-    /// All bytes that the measured transfers move.
+    /// Returns the bytes of all measured transfers, without the sentinel's.
     pub fn bytes(&self) -> u128 {
         let sizes = self.configurations.iter().map(|one| u128::from(one.size_bytes));
         sizes.sum::<u128>() * u128::from(self.repetitions)
     }
 
-    /// Adds sizes between pairs as a new stage, in the order given, and returns how many were new;
-    /// what the plan has already is left out.
+    /// Adds sizes between pairs as a new stage, in the order given, and returns how many were new. Skips those that the
+    /// plan already has.
     ///
     /// # Errors
-    /// As [`PlanBuilder::build`]; the plan is then as it was.
+    /// As [`PlanBuilder::build`]; the plan is then unchanged.
     pub fn refine(
         &mut self,
         extra: impl IntoIterator<Item = (u32, u32, PathKind, u64)>,
@@ -396,7 +394,7 @@ impl Plan {
         }
         let mut known = HashMap::new();
         for (place, one) in self.configurations.iter().enumerate() {
-            // Written out for faults only: there may be millions.
+            // Formatted for faults only: there may be millions of fields.
             let field = |name: &'static str| {
                 fmt::from_fn(move |f| write!(f, "configurations[{place}].{name}"))
             };
@@ -428,7 +426,7 @@ impl Plan {
 impl Document for Plan {
     const VERSION: Option<u32> = Some(PLAN_VERSION);
 
-    /// Ranges, numbering, and that the order is the one written down.
+    /// Checks ranges, numbering, and that the order is the recorded one.
     fn check(&self) -> Result<(), ProfileError> {
         self.check_fields()?;
         let sum = self.sum();
@@ -473,7 +471,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// The 31 powers of two from 1 B to 1 GiB.
+/// Returns the 31 powers of two from 1 B to 1 GiB.
 pub fn default_sizes() -> Vec<u64> {
     (0..=30).map(|power| 1 << power).collect()
 }

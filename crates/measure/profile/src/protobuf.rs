@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A message that is being written.
+/// A message being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message(Vec<u8>);
 
@@ -11,16 +11,16 @@ impl Message {
         Self::default()
     }
 
-    /// A number, flag or enumeration.
+    /// Appends a number, flag or enumeration.
     pub fn uint(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, 0);
         self.varint(value);
         self
     }
 
-    /// A signed number of type `int32` or `int64`.
+    /// Appends a signed number of type `int32` or `int64`.
     pub fn int(&mut self, field: u32, value: i64) -> &mut Self {
-        // Two's complement, as the format has it.
+        // The format uses two's complement.
         self.uint(field, value.cast_unsigned())
     }
 
@@ -42,7 +42,7 @@ impl Message {
         self.bytes(field, &inner.0)
     }
 
-    /// The message behind its length, as streams of messages have it.
+    /// Writes the message after its length, as in streams of messages.
     pub fn write_delimited(&self, out: &mut Vec<u8>) {
         let mut length = Self::new();
         length.varint(self.0.len() as u64);
@@ -74,7 +74,7 @@ impl Message {
     }
 }
 
-/// One field of a message that is being read.
+/// A field of a message being read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     /// A number, flag or enumeration.
@@ -86,10 +86,10 @@ pub enum Value<'a> {
     Fixed32(u32),
 }
 
-/// If the bytes are not a valid message.
+/// Error for bytes that are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Where, counted from 0.
+    /// Offset of the error, from 0.
     pub at: usize,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The fields of a message, in the order of the bytes.
+/// Returns the fields of a message, in the order of the bytes.
 ///
 /// # Errors
 /// If the bytes are not a valid message.
@@ -124,10 +124,10 @@ pub fn fields(bytes: &[u8]) -> Result<Vec<(u32, Value<'_>)>, Malformed> {
     Ok(fields)
 }
 
-/// The messages of a stream, each behind its length.
+/// Returns the messages of a stream, in which each follows its length.
 ///
 /// # Errors
-/// A stream that ends within a message.
+/// If the stream ends within a message.
 pub fn delimited(bytes: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let mut reader = Reader { bytes, at: 0 };
     let mut messages = Vec::new();

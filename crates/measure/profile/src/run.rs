@@ -1,4 +1,4 @@
-//! How a profile was made: `run.yml`, and `metadata_rank_N.yml` for each endpoint.
+//! Description of a run: `run.yml`, and `metadata_rank_N.yml` for each endpoint.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,58 +10,57 @@ use crate::clock::Clock;
 use crate::document::Document;
 use crate::error::ProfileError;
 
-/// The version of `run.yml` and of the tables; raised when something changes its meaning or goes.
+/// Version of `run.yml` and of the tables; raised when a field changes its meaning or is removed.
 pub const RUN_VERSION: u32 = 1;
 
-/// How a profile was made.
+/// Description of a run.
 ///
-/// Fields that nobody filled in are `null` or empty, as in [`Run::default`].
+/// Fields without a value are `null` or empty, as in [`Run::default`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     pub schema_version: u32,
-    /// The version of the program.
+    /// Version of the program.
     pub polyrail_version: String,
-    /// The command line, without the program's name.
+    /// Command line, without the program's name.
     #[serde(default)]
     pub arguments: Vec<String>,
     pub hostname: String,
     pub kernel: Option<String>,
-    /// How far it came.
+    /// Progress of the run.
     pub state: State,
-    /// Why it ended early; `null` when it did not.
+    /// Reason for an early end; `null` otherwise.
     pub reason: Option<String>,
-    /// One process for all endpoints, or one for each.
+    /// Number of processes: one for all endpoints, or one for each.
     pub layout: Layout,
-    /// Wall-clock time in ns since 1970 UTC at [`reference_ns`](Self::reference_ns): for people and
-    /// traces, never for durations.
+    /// Wall-clock time in ns since 1970 UTC at [`reference_ns`](Self::reference_ns): for people and traces, never for
+    /// durations.
     pub unix_ns: i64,
-    /// The reference clock at that time, in ns.
+    /// Reference clock at that time, in ns.
     pub reference_ns: i64,
-    /// Every clock; the one with id 0 is the reference.
+    /// All clocks; the one with id 0 is the reference.
     pub clocks: Vec<Clock>,
-    /// The floor of each metric's timer, measured without a transfer, in ns.
+    /// Floor of each metric's timer, measured without a transfer, in ns.
     #[serde(default)]
     pub timer_floor_ns: BTreeMap<String, f64>,
-    /// The overhead of measuring, in percent of a transfer, by size in bytes; empty if not
-    /// measured.
+    /// Overhead of measuring, in percent of a transfer, by size in bytes; empty if not measured.
     #[serde(default)]
     pub overhead_percent: BTreeMap<String, f64>,
     #[serde(default)]
     pub settings: BTreeMap<String, Value>,
-    /// Variables of the environment; only those that [`allowed_environment`] lets through.
+    /// Environment variables, filtered by [`allowed_environment`].
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// What was switched off or differs from the request, one sentence each.
+    /// Features that were switched off and differences from the request, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// How far a profile came.
+/// Progress of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is under way, or its program was killed.
+    /// The run is in progress, or its program was killed.
     Running,
     /// Every step was made.
     Complete,
@@ -69,32 +68,32 @@ pub enum State {
     Failed,
 }
 
-/// Who drives the endpoints.
+/// Processes that drive the endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// One process all of them.
+    /// One process for all endpoints.
     OneProcess,
     ProcessPerEndpoint,
 }
 
-/// What is known of one endpoint.
+/// Description of one endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     pub rank: u32,
     pub pid: u32,
-    /// The model of the device, such as `NVIDIA H200`.
+    /// Model of the device, such as `NVIDIA H200`.
     pub model: Option<String>,
-    /// The identity that outlives a reboot.
+    /// Identity that survives a reboot.
     pub uuid: Option<String>,
-    /// `0000:19:00.0`.
+    /// PCI address, such as `0000:19:00.0`.
     pub pci_address: Option<String>,
-    /// The memory node that it is nearest to.
+    /// Nearest NUMA node.
     pub numa_node: Option<u32>,
     /// Version of the driver.
     pub driver: Option<String>,
-    /// Temperatures, power and clocks over the run, and whatever else the program knows.
+    /// Temperatures, power and clocks over the run, and other details that the program knows.
     #[serde(default)]
     pub details: BTreeMap<String, Value>,
 }
@@ -139,7 +138,7 @@ impl Document for Metadata {
 impl Document for Run {
     const VERSION: Option<u32> = Some(RUN_VERSION);
 
-    /// Ranges, and that every clock has a number of its own.
+    /// Checks ranges, and that the numbers of clocks are unique.
     fn check(&self) -> Result<(), ProfileError> {
         let refuse = |field: String, value: &dyn Display, allowed: &str| {
             Err(ProfileError::Value { field, value: value.to_string(), allowed: allowed.into() })
@@ -160,7 +159,7 @@ impl Document for Run {
 }
 
 impl Run {
-    /// A time of the reference clock as wall-clock time, in ns since 1970 UTC.
+    /// Converts a time of the reference clock to wall-clock time, in ns since 1970 UTC.
     pub fn to_unix_ns(&self, reference_ns: i64) -> i64 {
         self.unix_ns.saturating_add(reference_ns.saturating_sub(self.reference_ns))
     }
@@ -168,8 +167,8 @@ impl Run {
 
 const SECOND_NS: f64 = 1e9;
 
-/// The variables that a folder may hold, since people pass folders on: those that affect the
-/// measurement, and none whose name hints at a secret.
+/// Filters the environment for a folder, since people pass folders on: keeps variables that affect the measurement, and
+/// none whose name hints at a secret.
 pub fn allowed_environment(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> BTreeMap<String, String> {

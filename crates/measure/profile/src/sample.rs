@@ -1,4 +1,4 @@
-//! One measured transfer, and what each of its figures means.
+//! One measured transfer, and the meaning of each of its metrics.
 
 use std::fmt;
 use std::ops::{BitOr, RangeInclusive};
@@ -7,29 +7,28 @@ use crate::clock::Alignment;
 use crate::error::ProfileError;
 use crate::table::{Cells, Line, ReadRow, Row, Word};
 
-/// A way to say how long a transfer took or how fast it was; one definition each, which the
-/// documentation and the report repeat.
+/// A metric of the duration or speed of a transfer. Each has one definition, which the documentation and the report
+/// repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
-    /// From the start at the source until the sink knows that all bytes have arrived, on aligned
-    /// clocks.
+    /// Time from the start at the source until the sink knows that all bytes have arrived, on aligned clocks.
     Oneway,
     /// Half of a ping-pong.
     HalfRoundTrip,
-    /// On the device, launch excluded.
+    /// Time on the device, without the launch.
     Gpu,
-    /// From the post to its completion at the host.
+    /// Time from posting to completion at the host.
     Host,
-    /// Of a stream of transfers.
+    /// Rate of a stream of transfers.
     Bandwidth,
 }
 
 impl Metric {
-    /// All, in the order of preference for a latency.
+    /// All metrics, in the order of preference for a latency.
     pub const ALL: [Self; 5] =
         [Self::Gpu, Self::Oneway, Self::HalfRoundTrip, Self::Host, Self::Bandwidth];
 
-    /// What exactly is measured.
+    /// Returns the exact definition.
     pub fn definition(self) -> &'static str {
         match self {
             Self::Oneway => {
@@ -74,21 +73,21 @@ impl fmt::Display for Metric {
     }
 }
 
-/// One measured transfer. What was not measured is `None`, never zero.
+/// One measured transfer. Values that were not measured are `None`, never zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Its place in the order of the plan.
+    /// Place in the order of the plan.
     pub order: u64,
-    /// Counts the runs that filled the folder: 0 for the first, more after each resume.
+    /// Number of the run that took the sample: 0 for the first, plus 1 for each resume.
     pub session: u32,
     pub configuration: u32,
-    /// Which repetition of it.
+    /// Number of the repetition of the configuration.
     pub repetition: u32,
-    /// When it was posted, on the reference clock, in ns.
+    /// Time of posting, on the reference clock, in ns.
     pub posted_ns: i64,
-    /// [`Metric::Oneway`] in ns. A table has it only where both ends have one clock, and there it is
-    /// above zero; [`Folder::samples`](crate::Folder::samples) computes the others, which are a
-    /// little below zero where the clocks are less sure than that.
+    /// [`Metric::Oneway`] in ns. Tables hold it only if both ends share a clock, and it is then above zero.
+    /// [`Folder::samples`](crate::Folder::samples) computes the others, which can be slightly below zero, within the
+    /// uncertainty of the clocks.
     pub t_oneway_ns: Option<f64>,
     /// [`Metric::HalfRoundTrip`] in ns.
     pub t_rtt2_ns: Option<f64>,
@@ -98,37 +97,37 @@ pub struct Sample {
     pub t_host_ns: Option<f64>,
     /// [`Metric::Bandwidth`] in bytes per second.
     pub bandwidth_bytes_per_s: Option<f64>,
-    /// How far [`t_oneway_ns`](Self::t_oneway_ns) may be off by the clocks, in ns.
+    /// Error bound of [`t_oneway_ns`](Self::t_oneway_ns) from the clocks, in ns.
     pub clock_uncertainty_ns: Option<f64>,
-    /// What the source saw.
+    /// The source's view.
     pub source: End,
-    /// What the sink saw.
+    /// The sink's view.
     pub sink: End,
-    /// Whether the bytes that arrived were compared with those sent.
+    /// Result of comparing the bytes that arrived with those sent.
     pub verify: Verify,
-    /// What makes it less than a good sample.
+    /// Defects of the sample.
     pub flags: Flags,
 }
 
-/// What one end of a transfer saw; times are raw, by that end's own clock.
+/// One end's view of a transfer; times are raw, by that end's own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct End {
-    /// The number of the clock in `run.yml`.
+    /// Number of the clock in `run.yml`.
     pub clock: Option<u32>,
-    /// When it began, in ns of that clock.
+    /// Start, in ns of that clock.
     pub start_ns: Option<i64>,
-    /// When it ended, in ns of that clock.
+    /// End, in ns of that clock.
     pub end_ns: Option<i64>,
-    /// The device's temperature in °C.
+    /// Temperature of the device, in °C.
     pub temperature_c: Option<f64>,
-    /// The device's processor clock in MHz.
+    /// Clock of the device's processors, in MHz.
     pub sm_clock_mhz: Option<u32>,
 }
 
-/// Whether bytes were compared.
+/// Result of comparing bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// Not for this sample.
+    /// Not compared for this sample.
     #[default]
     Off,
     /// Every byte was right.
@@ -142,7 +141,7 @@ impl Word for Verify {
         &[("off", Self::Off), ("ok", Self::Ok), ("failed", Self::Failed)];
 }
 
-/// What makes a sample less than a good one; samples are flagged and never dropped.
+/// Defects of a sample; samples are flagged and never dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u16);
 
@@ -156,7 +155,7 @@ impl Flags {
     pub const IDLE: Self = Self(1 << 2);
     /// Another process used the device.
     pub const FOREIGN_PROCESS: Self = Self(1 << 3);
-    /// The time is within three times of the timer's floor.
+    /// The time is within three times the timer's floor.
     pub const NEAR_FLOOR: Self = Self(1 << 4);
     /// The transfer failed and was repeated, or one end has no stamps.
     pub const INCOMPLETE: Self = Self(1 << 5);
@@ -170,7 +169,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Whether none is set.
+    /// Whether no flag is set.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -202,7 +201,7 @@ impl Word for Flags {
     ];
 }
 
-/// The words, joined by `|`.
+/// Writes the words, joined by `|`.
 impl fmt::Display for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = Self::WORDS.iter().filter(|(_, flag)| self.contains(*flag));
@@ -217,7 +216,7 @@ impl fmt::Display for Flags {
 }
 
 impl Sample {
-    /// A time in ns, or bytes per second for [`Metric::Bandwidth`].
+    /// Returns a metric: ns, or bytes per second for [`Metric::Bandwidth`].
     pub fn metric(&self, metric: Metric) -> Option<f64> {
         match metric {
             Metric::Oneway => self.t_oneway_ns,
@@ -228,8 +227,8 @@ impl Sample {
         }
     }
 
-    /// Computes the one-way time from the stamps of two clocks. It stays unknown where a stamp or the
-    /// anchors of a clock are missing.
+    /// Computes the one-way time from the stamps of two clocks. Leaves it unknown if a stamp or the anchors of a clock
+    /// are missing.
     pub(crate) fn align(&mut self, alignment: &Alignment) {
         let stamp = |clock: Option<u32>, ns: Option<i64>| clock.zip(ns);
         let (source, sink) = (&self.source, &self.sink);
@@ -240,8 +239,7 @@ impl Sample {
         }
         let Ok((since_sent_ns, uncertainty_ns)) = alignment.later(seen, sent) else { return };
         let since_ready_ns = sink.start_ns.map(|ready_ns| seen.1.saturating_sub(ready_ns) as f64);
-        // If the sink was ready later than the source, the time begins at the sink and needs only
-        // its clock.
+        // If the sink was ready later than the source, the time begins at the sink and needs only its clock.
         let (oneway_ns, uncertainty_ns) = match since_ready_ns {
             Some(since_ready_ns) if since_ready_ns < since_sent_ns => (since_ready_ns, 0.0),
             _ => (since_sent_ns, uncertainty_ns),
@@ -350,21 +348,21 @@ impl ReadRow for Sample {
     }
 }
 
-/// A stamp of some clock, in ns.
+/// Reads a stamp of a clock, in ns.
 pub(crate) fn stamp(cells: &Cells<'_>, column: usize) -> Result<i64, ProfileError> {
     cells.whole(column, -STAMP_MAX_NS..=STAMP_MAX_NS)
 }
 
-/// Windows of anchors are counted in millions by session, in 32 bits.
+/// Maximum session: numbers of anchor windows start at a million per session, in 32 bits.
 const SESSION_MAX: u32 = 4_000;
-/// 146 years, so that the difference of two stamps still fits.
+/// Maximum stamp, 146 years: the difference of two stamps still fits.
 const STAMP_MAX_NS: i64 = (1 << 62) - 1;
 
-/// No transfer takes zero time, and rates divide by the time.
+/// Minimum time, in ns: no transfer takes zero time, and rates divide by the time.
 const TIME_MIN_NS: f64 = 1e-3;
-/// A transfer that took a month was not measured.
+/// Maximum time, in ns: a month.
 const TIME_MAX_NS: f64 = 2.6e15;
-/// In bytes/s: three transfers of a byte in fifty minutes, and more than any link.
+/// Allowed rates in bytes/s: from one byte in 1000 s to more than any link carries.
 const RATES: RangeInclusive<f64> = 1e-3..=1e18;
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! Synthetic profiles of an imaginary machine, for tests, demonstrations and figures: every regime,
-//! an asymmetric link, modes, outliers, drift with temperature, and clocks that run apart. The seed
-//! determines everything.
+//! Synthetic profiles of an imaginary machine, for tests, demonstrations and figures: every regime, an asymmetric link,
+//! modes, outliers, drift with temperature, and clocks that diverge. The seed determines everything.
 
 use std::path::Path;
 
@@ -13,20 +12,20 @@ use crate::run::{Layout, Metadata, Run, State};
 use crate::sample::{End, Flags, Sample, Verify};
 use crate::thermal::Temperature;
 
-/// A machine to make up.
+/// The imaginary machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// How many GPUs, or endpoints in host memory.
+    /// Number of GPUs, or of endpoints in host memory.
     pub endpoints: u32,
     /// Whether the endpoints are GPUs.
     pub has_gpus: bool,
-    /// What is measured; all directed pairs.
+    /// Paths to measure, between all directed pairs.
     pub paths: Vec<PathKind>,
     /// Measured transfers per configuration.
     pub repetitions: u32,
-    /// All noise follows from it.
+    /// Seed of all noise.
     pub seed: u64,
-    /// All times are multiplied by this: a second run that is faster or slower.
+    /// Factor for all times: a second run that is faster or slower.
     pub slowness: f64,
 }
 
@@ -43,28 +42,27 @@ impl Default for Machine {
     }
 }
 
-/// The pair whose way there is slower than its way back.
+/// Pair that is slower in this direction than in the other.
 pub const ASYMMETRIC_PAIR: (u32, u32) = (1, 0);
-/// How much slower, where bandwidth counts.
+/// Factor of its slowness per byte.
 pub const ASYMMETRY: f64 = 1.25;
 /// One in this many samples is an outlier.
 pub const OUTLIER_EVERY: u64 = 200;
 
-/// The time that a transfer takes without noise, in ns: a latency, a step where the protocol
-/// changes, and a rate.
+/// Time of a transfer without noise, in ns: a latency, a step where the protocol changes, and a rate.
 pub fn true_time_ns(configuration: &Configuration) -> f64 {
     let Law { latency_ns, step_at, step_ns, ns_per_byte } = law(configuration.path);
     let size = configuration.size_bytes as f64;
     let step = if configuration.size_bytes >= step_at { step_ns } else { 0.0 };
     let pair = (configuration.src, configuration.dst);
     let rate = if pair == ASYMMETRIC_PAIR { ns_per_byte * ASYMMETRY } else { ns_per_byte };
-    // Pairs differ a little, as they do.
+    // Real pairs differ a little, too.
     let pair = 1.0 + 0.01 * f64::from((pair.0 * 7 + pair.1 * 3) % 4);
     latency_ns * pair + step + size * rate
 }
 
 impl Machine {
-    /// What is measured on it.
+    /// Returns the plan of the measurement.
     ///
     /// # Errors
     /// As [`PlanBuilder::build`].
@@ -82,7 +80,7 @@ impl Machine {
         self.paths.iter().fold(builder, |builder, path| builder.path(*path)).build()
     }
 
-    /// Measures it into a folder, with logs and traces.
+    /// Measures the machine into a folder, with logs and traces.
     ///
     /// # Errors
     /// As [`Folder::create`].
@@ -92,7 +90,7 @@ impl Machine {
         Ok(recorder.folder().clone())
     }
 
-    /// Measures it into a folder that stays without logs and traces, as if the power had failed.
+    /// Measures the machine into a folder without the final logs and traces, as after a power failure.
     ///
     /// # Errors
     /// As [`Folder::create`].
@@ -116,7 +114,7 @@ impl Machine {
                 next_anchor_ns = now_ns + 1_000_000_000;
             }
             let plan = recorder.folder().plan();
-            // Steps of a plan are of its configurations.
+            // Steps of a plan belong to its configurations.
             let Some(configuration) = plan.configuration(step.configuration) else { continue };
             let sample = self.sample(configuration, now_ns, &mut rng);
             let host_ns = sample.t_host_ns.unwrap_or(0.0);
@@ -204,7 +202,7 @@ impl Machine {
             t_host_ns: Some(host_ns),
             bandwidth_bytes_per_s: (configuration.size_bytes >= 1 << 16).then_some(streamed * 1e9),
             source: end(configuration.src, 0),
-            // It waits for the source.
+            // The sink starts earlier and waits for the source.
             sink: end(configuration.dst, -150),
             verify: Verify::Ok,
             flags: if gpu_ns < 960.0 { Flags::NEAR_FLOOR } else { Flags::NONE },
@@ -260,7 +258,7 @@ impl Machine {
         })
     }
 
-    /// The clock of a device, some ppm off and an hour away.
+    /// Time on a device's clock, which is some ppm and some hours off.
     fn device_ns(&self, rank: u32, reference_ns: i64) -> i64 {
         let ppm = 6.0 * (f64::from(rank) - 1.5);
         let since = (reference_ns - START_NS) as f64;
@@ -288,7 +286,7 @@ fn law(path: PathKind) -> Law {
     Law { latency_ns, step_at, step_ns, ns_per_byte: 1.0 / gb_per_s }
 }
 
-/// From 0 when cold to 1 when warm.
+/// 0 when cold to 1 when warm.
 fn warmth(now_ns: i64) -> f64 {
     1.0 - (-((now_ns - START_NS) as f64) / 2e9).exp()
 }
@@ -297,7 +295,7 @@ fn temperature(rank: u32, now_ns: i64) -> f64 {
     ((34.0 + f64::from(rank) + 18.0 * warmth(now_ns)) * 10.0).round() / 10.0
 }
 
-/// Twelve dice are as good as normal here.
+/// The sum of twelve uniform numbers is close enough to a normal distribution.
 fn normal(rng: &mut SplitMix64) -> f64 {
     (0..12).map(|_| (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64).sum::<f64>() - 6.0
 }

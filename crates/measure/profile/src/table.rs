@@ -1,5 +1,4 @@
-//! Tables as comma-separated values (RFC 4180): readers are strict, and headings identify the
-//! columns.
+//! Tables as comma-separated values (RFC 4180): readers are strict, and headings identify the columns.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,21 +12,21 @@ use crate::error::{ProfileError, shown_path};
 
 /// A value that is one of a few words.
 pub trait Word: Copy + PartialEq + 'static {
-    /// Each word and what it means.
+    /// Each word with its value.
     const WORDS: &'static [(&'static str, Self)];
 
-    /// The word for this value.
+    /// Returns the word for this value.
     fn word(self) -> &'static str {
-        // Every value has a word; a test of each type says so.
+        // Every value has a word; a test of each type checks this.
         Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
     }
 
-    /// The value for a word.
+    /// Returns the value for a word.
     fn from_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(known, _)| *known == word).map(|(_, value)| *value)
     }
 
-    /// All words, as errors list them.
+    /// Returns all words, as errors list them.
     fn allowed() -> String {
         let words: Vec<&str> = Self::WORDS.iter().map(|(word, _)| *word).collect();
         words.join(", ")
@@ -36,29 +35,29 @@ pub trait Word: Copy + PartialEq + 'static {
 
 /// One line of a table that this crate writes.
 pub(crate) trait Row {
-    /// The headings, in the order in which they are written.
+    /// Headings, in the order in which they are written.
     const COLUMNS: &'static [&'static str];
 
     fn write(&self, line: &mut Line);
 }
 
-/// A row that this crate reads, too.
+/// A row that this crate also reads.
 pub(crate) trait ReadRow: Row + Sized {
-    /// Reads a line whose columns are all there.
+    /// Reads a line that has all columns.
     fn read(cells: &Cells<'_>) -> Result<Self, ProfileError>;
 }
 
-/// A line that is being written.
+/// A line being written.
 #[derive(Default)]
 pub(crate) struct Line {
     cells: Record,
 }
 
-/// The cells of a line, one behind the other.
+/// The cells of a line, concatenated.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     text: String,
-    /// Where each cell ends.
+    /// End of each cell.
     ends: Vec<usize>,
 }
 
@@ -92,12 +91,11 @@ impl Line {
     }
 }
 
-/// Headings as a line.
 pub(crate) fn heading_line<R: Row>() -> String {
     R::COLUMNS.join(",") + "\n"
 }
 
-/// Adds a line to a text; returns its cells.
+/// Appends a line to a text; returns its cells.
 pub(crate) fn write_row<R: Row>(row: &R, out: &mut String) -> Record {
     let mut line = Line::default();
     row.write(&mut line);
@@ -105,8 +103,7 @@ pub(crate) fn write_row<R: Row>(row: &R, out: &mut String) -> Record {
     line.cells
 }
 
-/// Reads a whole file that this crate wrote. A last line without a newline is one that was being
-/// written when its program ended, and is left out.
+/// Reads a whole file that this crate wrote. Ignores a last line without a newline, whose writing was interrupted.
 pub(crate) fn read_rows<R: ReadRow>(path: &Path) -> Result<Vec<R>, ProfileError> {
     let text = fs::read(path).map_err(ProfileError::io("read", path))?;
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -119,7 +116,7 @@ pub(crate) fn read_rows<R: ReadRow>(path: &Path) -> Result<Vec<R>, ProfileError>
     Ok(rows)
 }
 
-/// Reads the cells of one line that was just written.
+/// Reads the cells of a line that was just written, to check them.
 pub(crate) fn read_row<R: ReadRow>(
     record: &Record,
     path: &Path,
@@ -130,7 +127,7 @@ pub(crate) fn read_row<R: ReadRow>(
     R::read(&Cells { record, fields: &fields, names: R::COLUMNS, file: &file, line })
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 pub(crate) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ProfileError> {
     std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
@@ -142,23 +139,23 @@ pub(crate) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ProfileE
     })
 }
 
-/// What to do with an unknown column.
+/// Handling of unknown columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// Refuse it: the file has another format.
+    /// Refuse them: the file has another format.
     Refuse,
-    /// Other programs may add columns of their own.
+    /// Ignore them: other programs may add columns.
     Ignore,
 }
 
-/// A table in memory, with its headings checked.
+/// A table in memory, with checked headings.
 #[derive(Debug)]
 pub struct Table<'a> {
     text: &'a str,
     file: String,
-    /// How many columns the file has.
+    /// Number of columns in the file.
     width: usize,
-    /// For each column asked for, its place in the file.
+    /// Index in the file of each requested column.
     fields: Vec<Option<usize>>,
     names: Vec<&'static str>,
 }
@@ -167,7 +164,7 @@ impl<'a> Table<'a> {
     /// Checks the text and its headings. `required` columns must be there; `optional` ones may.
     ///
     /// # Errors
-    /// Text that is not UTF-8, no headings, a column that is missing, there twice, or unknown.
+    /// If the text is not UTF-8 or has no headings, or a column is missing, duplicate, or unknown.
     pub fn parse(
         bytes: &'a [u8],
         path: &Path,
@@ -183,7 +180,7 @@ impl<'a> Table<'a> {
             allowed: names.join(","),
         };
         let text = utf8(bytes, path)?;
-        // Spreadsheets like to put a byte order mark in front.
+        // Spreadsheets often write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut headings = Record::default();
         if Records::of(text).read(&mut headings).is_none() {
@@ -213,10 +210,10 @@ impl<'a> Table<'a> {
         Ok(Self { text, file, width: headings.len(), fields, names })
     }
 
-    /// Calls `each` with each line, until it fails.
+    /// Calls `each` for each line, until it fails.
     ///
     /// # Errors
-    /// A line with too many or too few cells, and what `each` returns.
+    /// If a line has too many or too few cells, or with the error of `each`.
     pub fn for_each(
         &self,
         mut each: impl FnMut(&Cells<'_>) -> Result<(), ProfileError>,
@@ -239,12 +236,12 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The records of a text. Lines without anything are none.
+/// The records of a text, without empty lines.
 struct Records<'a> {
     text: &'a str,
     reader: csv_core::Reader,
     at: usize,
-    /// Up to where lines are counted, and the line there.
+    /// Offset up to which lines are counted; `line` is the line there.
     counted: usize,
     line: u64,
 }
@@ -254,7 +251,7 @@ impl<'a> Records<'a> {
         Self { text, reader: csv_core::Reader::new(), at: 0, counted: 0, line: 1 }
     }
 
-    /// The next record, and the line that it begins in, counted from 1; `None` at the end.
+    /// Reads the next record; returns the line that it begins on, counted from 1; `None` at the end.
     fn read(&mut self, record: &mut Record) -> Option<u64> {
         let all = self.text.as_bytes();
         let empty = all[self.at..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -279,7 +276,7 @@ impl<'a> Records<'a> {
                     ends.clear();
                     return None;
                 }
-                // The end of the input is told by giving nothing; the others get more room.
+                // Empty input signals the end; the other cases get larger buffers.
                 ReadRecordResult::InputEmpty
                 | ReadRecordResult::OutputFull
                 | ReadRecordResult::OutputEndsFull => {}
@@ -294,30 +291,30 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The cells of one line, by the place of their column in what was asked for.
+/// The cells of one line, by the index of their column in the request.
 #[derive(Debug)]
 pub struct Cells<'a> {
     record: &'a Record,
-    /// For each column, its place in the record.
+    /// Index in the record of each column.
     fields: &'a [Option<usize>],
     names: &'a [&'static str],
     file: &'a str,
-    /// Counted from 1.
+    /// Line number from 1.
     line: u64,
 }
 
 impl Cells<'_> {
-    /// The line in the file, counted from 1.
+    /// Returns the line number in the file, from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
 
-    /// The text of a cell, without space around it.
+    /// Returns the text of a cell, without surrounding space.
     pub fn text(&self, column: usize) -> &str {
         self.fields[column].and_then(|at| self.record.get(at)).unwrap_or_default().trim()
     }
 
-    /// An error about a cell.
+    /// Returns an error about a cell.
     pub fn fault(&self, column: usize, allowed: impl Into<String>) -> ProfileError {
         ProfileError::Cell {
             file: self.file.to_owned(),
@@ -328,10 +325,10 @@ impl Cells<'_> {
         }
     }
 
-    /// A whole number in a range.
+    /// Reads a whole number in `range`.
     ///
     /// # Errors
-    /// Anything else.
+    /// If the cell holds anything else.
     pub fn whole<N>(
         &self,
         column: usize,
@@ -349,10 +346,10 @@ impl Cells<'_> {
         }
     }
 
-    /// A finite number in `range`.
+    /// Reads a finite number in `range`.
     ///
     /// # Errors
-    /// Anything else.
+    /// If the cell holds anything else.
     pub fn number(
         &self,
         column: usize,
@@ -371,10 +368,10 @@ impl Cells<'_> {
         }
     }
 
-    /// `None` for an empty cell, else what `read` makes of it.
+    /// Returns `None` for an empty cell, else the result of `read`.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// As `read`.
     pub fn optional<T>(
         &self,
         column: usize,
@@ -383,10 +380,10 @@ impl Cells<'_> {
         if self.text(column).is_empty() { Ok(None) } else { read(self).map(Some) }
     }
 
-    /// One of the words of `W`.
+    /// Reads one of the words of `W`.
     ///
     /// # Errors
-    /// Anything else.
+    /// If the cell holds anything else.
     pub fn word<W: Word>(&self, column: usize) -> Result<W, ProfileError> {
         W::from_word(self.text(column)).ok_or_else(|| self.fault(column, W::allowed()))
     }

@@ -1,35 +1,35 @@
-//! What devices reported during the measurement: `temperatures.csv`.
+//! Reports of devices during the measurement: `temperatures.csv`.
 
 use crate::error::ProfileError;
 use crate::sample::stamp;
 use crate::table::{Cells, Line, ReadRow, Row};
 
-/// One look at one device. What it does not tell is `None`.
+/// One reading of one device. Values that the device does not report are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Temperature {
-    /// When, on the reference clock, in ns.
+    /// Time of the reading, on the reference clock, in ns.
     pub at_ns: i64,
     pub rank: u32,
-    /// Of the chip, in °C.
+    /// Temperature of the chip, in °C.
     pub temperature_c: Option<f64>,
-    /// Of the memory, in °C.
+    /// Temperature of the memory, in °C.
     pub memory_temperature_c: Option<f64>,
-    /// In W, averaged by the device as it likes.
+    /// Power in W; the device chooses the averaging.
     pub power_w: Option<f64>,
-    /// Of the processors, in MHz.
+    /// Clock of the processors, in MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// Of the memory, in MHz.
+    /// Clock of the memory, in MHz.
     pub memory_clock_mhz: Option<u32>,
     /// NVML's reasons for a lower clock, as a bit mask.
     pub clock_reasons: Option<u64>,
 }
 
 impl Temperature {
-    /// Reasons that spoil a measurement: hardware slowdown, thermal slowdown by software or
-    /// hardware, power cap and power brake.
+    /// Reasons that invalidate a measurement: hardware slowdown, thermal slowdown by software or hardware, power cap
+    /// and power brake.
     pub const THROTTLE_REASONS: u64 = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
 
-    /// Whether the device was held back.
+    /// Whether the device was throttled.
     pub fn is_throttled(&self) -> bool {
         self.clock_reasons.is_some_and(|reasons| reasons & Self::THROTTLE_REASONS != 0)
     }

@@ -1,4 +1,4 @@
-//! Files derived from the samples for other programs: the execution log and traces.
+//! Files for other programs, derived from the samples: the execution log and traces.
 
 mod chrome;
 mod log;
@@ -15,23 +15,23 @@ use crate::plan::Configuration;
 use crate::sample::{End, Sample};
 use crate::thermal::Temperature;
 
-/// The folder of the traces for PyTorch's tools. HTA opens every `.json` of the folder it is given,
-/// so they stand alone.
+/// Folder of the traces for PyTorch's tools. HTA opens every `.json` in the folder that it is given, so the folder
+/// holds nothing else.
 const KINETO: &str = "kineto";
 const EXECUTION_LOG: &str = "execution_log.csv";
 const PERFETTO: &str = "trace.pftrace";
 
-/// Everything that the writers share.
+/// Data that all writers share.
 struct Source<'a> {
     folder: &'a Folder,
     alignment: Alignment,
     events: Vec<Event<'a>>,
     temperatures: Vec<Temperature>,
-    /// What all times in JSON traces are counted from, in ns since 1970 UTC; one for all ranks.
+    /// Base of all times in JSON traces, in ns since 1970 UTC; one for all ranks.
     base_unix_ns: i64,
 }
 
-/// A sample with its times on the reference clock, as far as they are known.
+/// A sample with its times on the reference clock, as far as known.
 struct Event<'a> {
     sample: Sample,
     configuration: &'a Configuration,
@@ -40,7 +40,7 @@ struct Event<'a> {
     sink: Option<Interval>,
 }
 
-/// On the reference clock, in ns.
+/// Start and end on the reference clock, in ns.
 #[derive(Clone, Copy)]
 struct Interval {
     start: Aligned,
@@ -54,12 +54,11 @@ impl Interval {
 }
 
 impl Folder {
-    /// Writes `execution_log.csv`, `kineto/rank_N.pt.trace.json`, `rank_N_CPU_trace.json` and
-    /// `trace.pftrace` anew, with the alignment that the anchors give now. Times of clocks without
-    /// anchors, and those that end before they begin, are left out of them.
+    /// Writes `execution_log.csv`, `kineto/rank_N.pt.trace.json`, `rank_N_CPU_trace.json` and `trace.pftrace`, with the
+    /// alignment from the current anchors. Omits times of clocks without anchors, and times that end before they begin.
     ///
     /// # Errors
-    /// Tables that can't be read, anchors that make no sense, and what the system refuses.
+    /// If tables can't be read, anchors are inconsistent, or the system refuses.
     pub fn write_derived(&self) -> Result<(), ProfileError> {
         let source = Source::read(self)?;
         replace(&self.dir().join(EXECUTION_LOG), log::write(&source).as_bytes())?;
@@ -76,10 +75,10 @@ impl Folder {
         replace(&self.dir().join(PERFETTO), &perfetto::write(&source))
     }
 
-    /// Checks that nothing in the folder is in the way of [`Self::write_derived`], before hours go into measuring.
+    /// Checks that nothing in the folder blocks [`Self::write_derived`], before hours go into measuring.
     ///
     /// # Errors
-    /// Names what may not be replaced.
+    /// If a file can't be replaced, with its name.
     pub(crate) fn require_derivable(&self) -> Result<(), ProfileError> {
         let ranks = self.plan().endpoints.iter().map(|endpoint| endpoint.rank);
         let traces = ranks.flat_map(|rank| [self.kineto_trace(rank), self.cpu_trace(rank)]);
@@ -137,7 +136,7 @@ impl<'a> Source<'a> {
         Ok(Self { folder, alignment, events, temperatures, base_unix_ns })
     }
 
-    /// A time of the reference clock since the base, in ns.
+    /// Converts a time of the reference clock to ns since the base.
     fn since_base_ns(&self, reference_ns: i64) -> i64 {
         self.folder.run().to_unix_ns(reference_ns).saturating_sub(self.base_unix_ns)
     }

@@ -1,4 +1,4 @@
-//! `run.yml` and `metadata_rank_N.yml`: plain YAML, written from and read into JSON values.
+//! `run.yml` and `metadata_rank_N.yml`: plain YAML, written from JSON values and read into them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,19 +11,19 @@ use serde_json::Value;
 use crate::document::fault_at;
 use crate::error::ProfileError;
 
-/// The text of anything that has a JSON form.
+/// Writes a value that has a JSON form.
 pub(crate) fn write(value: &impl Serialize) -> serde_json::Result<String> {
     let mut out = String::new();
     block(&serde_json::to_value(value)?, 0, &mut out);
     Ok(out)
 }
 
-/// The line of each field, by the path that errors name.
+/// Line of each field, by the path that errors name.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(HashMap<String, usize>);
 
 impl Lines {
-    /// Counted from 1; 0 where the file has no such field.
+    /// Returns the line number from 1; 0 if the file has no such field.
     pub(crate) fn of(&self, field: &str) -> u64 {
         let root = if field == "." { "" } else { field };
         self.0.get(root).copied().unwrap_or(0) as u64
@@ -42,7 +42,7 @@ pub(crate) fn read(text: &str, path: &Path) -> Result<(Value, Lines), ProfileErr
     Ok((value, lines))
 }
 
-/// The value in JSON's terms.
+/// Converts the value to JSON.
 fn json(node: &Node, path: String, lines: &mut HashMap<String, usize>) -> Value {
     let value = match &node.value {
         Yaml::Text { text, is_plain: true } => plain(text),
@@ -86,7 +86,7 @@ fn block(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// What follows `name:` or `-`.
+/// Writes the value after `name:` or `-`.
 fn nested(value: &Value, depth: usize, out: &mut String) {
     let is_block = match value {
         Value::Object(map) => !map.is_empty(),
@@ -101,8 +101,7 @@ fn nested(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// Write text without quotes only where every reader takes it for text. JSON's quotes mean the same
-/// in YAML.
+/// Writes a scalar. Text is unquoted only if every reader takes it for text. JSON's quotes mean the same in YAML.
 fn scalar(value: &Value) -> String {
     let Value::String(text) = value else { return value.to_string() };
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -113,7 +112,7 @@ fn scalar(value: &Value) -> String {
 
 const RESERVED: [&str; 10] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan"];
 
-/// What YAML 1.2's core schema makes of text without quotes.
+/// Interprets unquoted text by YAML 1.2's core schema.
 fn plain(text: &str) -> Value {
     match text {
         "" | "~" | "null" => Value::Null,

@@ -1,4 +1,4 @@
-//! The devices' clocks against the host's, about once a second, and against each other.
+//! Compares the devices' clocks with the host's, about once a second, and with each other.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use polyrail_report::Spread;
 use crate::cuda::{SharedMeter, brackets, flags, lock};
 use crate::error::ProfilerError;
 
-/// Questions per window; the quickest answers are kept. A window takes about a millisecond.
+/// Comparisons per window; the quickest are kept. A window takes about a millisecond.
 const QUESTIONS: u32 = 200;
 const KEPT: usize = 8;
 const TURNS: u32 = 24;
 const TURNS_KEPT: usize = 4;
-/// A clock that ticks at least this coarsely is compared at its steps.
+/// Minimum tick of clocks that are compared at their steps.
 const COARSE_TICK_NS: u64 = 200;
 const EVERY: Duration = Duration::from_secs(1);
-/// Windows of one session; each session has numbers of its own.
+/// Maximum number of windows per session; each session has its own range of window numbers.
 const WINDOWS_OF_SESSION: u32 = 1_000_000;
 
 #[derive(Clone)]
@@ -28,15 +28,15 @@ pub struct ClockSource {
     pub(crate) tick_ns: u64,
 }
 
-/// How long a flag takes from one device to another: half of its round trip.
+/// Time of a flag from one device to another: half of its round trip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerLatency {
     pub src: u32,
-    /// The device it goes to.
+    /// Device that the flag goes to.
     pub dst: u32,
-    /// The median, in ns.
+    /// Median, in ns.
     pub median_ns: f64,
-    /// The least, in ns.
+    /// Minimum, in ns.
     pub min_ns: f64,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Anchoring<'a> {
         Self { sources, peers, next: Instant::now(), window }
     }
 
-    /// Compares if the last time is a second ago.
+    /// Compares the clocks if the last time is a second ago.
     pub(crate) fn look(&mut self, recorder: &Recorder) -> Result<(), ProfilerError> {
         if self.sources.is_empty() || Instant::now() < self.next {
             return Ok(());
@@ -96,7 +96,7 @@ impl ClockSource {
         Ok(Self { meter, id, rank, name, tick_ns })
     }
 
-    /// As `run.yml` lists it.
+    /// Returns the clock as `run.yml` lists it.
     pub fn describe(&self) -> Clock {
         Clock {
             id: self.id,
@@ -122,7 +122,7 @@ impl ClockSource {
             clock_ns: bracket.device_ns,
             parent_after_ns: bracket.after_ns,
         };
-        // The answers that bound the offset most closely are not always among the quickest.
+        // The answers with the tightest bounds on the offset are not always among the quickest.
         let lowest = found.iter().min_by_key(|one| one.after_ns - one.device_ns).copied();
         let highest = found.iter().max_by_key(|one| one.before_ns - one.device_ns).copied();
         found.truncate(KEPT);
@@ -156,13 +156,13 @@ fn peer_anchors(
     Ok(anchors.collect())
 }
 
-/// Half the round trip of a flag, for all directed pairs.
+/// Measures half the round trip of a flag, for all directed pairs.
 pub(crate) fn latencies(sources: &[ClockSource]) -> Result<Vec<PeerLatency>, ProfilerError> {
     let mut found = Vec::new();
     for one in sources {
         for other in sources.iter().filter(|other| other.id != one.id) {
             let what = format!("a flag between {} and {}", one.name, other.name);
-            // The first time finds cold caches.
+            // The first round trips find cold caches.
             flags(&one.meter, &other.meter, 16).map_err(ProfilerError::gpu(what.clone()))?;
             let trips = flags(&one.meter, &other.meter, 500).map_err(ProfilerError::gpu(what))?;
             let half = trips.iter().map(|trip| (trip.came_ns - trip.sent_ns) as f64 / 2.0);

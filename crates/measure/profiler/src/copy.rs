@@ -1,5 +1,4 @@
-//! The path `host_memory`: a plain copy inside the process, the baseline for every other path of a
-//! host.
+//! The path `host_memory`: a plain copy inside the process, the baseline for every other path of a host.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -12,14 +11,14 @@ use crate::carrier::{Cargo, Carrier, Measured, per_second, stream_of};
 use crate::error::ProfilerError;
 use crate::{pattern, reference_ns};
 
-/// Bytes of a stream, when transfers are small.
+/// Bytes of a stream of small transfers.
 pub(crate) const STREAM_BYTES: u64 = 64 << 20;
-/// A sink that waits longer than this was forgotten.
+/// Time limit of a waiting sink.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Copies between host endpoints.
 pub(crate) struct Copier {
-    /// Each rank's source and the seed of its pattern.
+    /// Source of each rank and the seed of its pattern.
     sources: HashMap<u32, (Memory, u64)>,
     sinks: HashMap<u32, Vec<u8>>,
     /// Whether there is only one CPU, so that no thread may poll.
@@ -51,15 +50,15 @@ fn copy(source: &Memory, sink: &mut [u8]) -> Result<(), ProfilerError> {
     source.read_at(0, sink).map_err(outside)
 }
 
-/// When a copy began, when its source was done, and when the sink was ready and heard of it. The
-/// sink is a second thread that polls a word written after the copy.
+/// Times of a copy: at the source its start and end, at the sink when it was ready and when it saw the end. The sink is
+/// a second thread that polls a word written after the copy.
 struct OneWay {
     source_ns: [i64; 2],
     sink_ns: [i64; 2],
 }
 
-/// Repeats it a few times if both threads were on one CPU before it began: the time would then be
-/// that of a context switch.
+/// Times a one-way copy. Repeats it a few times if both threads were on one CPU before it began: the time would then
+/// include a context switch.
 fn one_way(source: &Memory, sink: &mut [u8], is_alone: bool) -> Result<OneWay, ProfilerError> {
     const TIMES: u32 = 4;
     const APART_NS: i64 = 200_000;
@@ -72,7 +71,7 @@ fn one_way(source: &Memory, sink: &mut [u8], is_alone: bool) -> Result<OneWay, P
     ends.ok_or(ProfilerError::Engine { what: "the sink's thread", reason: "never ran".into() })
 }
 
-/// `None` if the sink's thread was ready for longer than `apart_ns` before this one saw it.
+/// Returns `None` if the sink's thread was ready more than `apart_ns` before this one saw it.
 fn try_one_way(
     source: &Memory,
     sink: &mut [u8],
@@ -80,8 +79,8 @@ fn try_one_way(
     apart_ns: i64,
 ) -> Result<Option<OneWay>, ProfilerError> {
     let (ready_ns, is_there) = (AtomicI64::new(0), AtomicBool::new(false));
-    // Neither thread sleeps: the kernel may place a woken thread on the waker's CPU, and the two
-    // must run apart.
+    // Neither thread sleeps: the kernel may place a woken thread on the waker's CPU, and the two must run on different
+    // CPUs.
     let until = |is: &dyn Fn() -> bool| {
         let begin = Instant::now();
         while !is() && begin.elapsed() < PATIENCE {
@@ -114,7 +113,7 @@ fn try_one_way(
     })
 }
 
-/// How long two threads take to meet for a transfer on this machine now: the mean of several tries.
+/// Measures how long two threads take to meet for a transfer on this machine now: the mean of several tries.
 pub(crate) fn meeting_s() -> f64 {
     const MEETINGS: u32 = 64;
     const LONG_ENOUGH: Duration = Duration::from_millis(500);
@@ -194,7 +193,7 @@ impl Carrier for Copier {
     }
 }
 
-/// The verdict of a sample on its bytes.
+/// Returns the verification result of a sample.
 pub(crate) fn verdict(verify: bool, right: bool) -> Verify {
     match (verify, right) {
         (false, _) => Verify::Off,

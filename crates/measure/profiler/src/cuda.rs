@@ -12,7 +12,7 @@ use polyrail_profile::PathKind;
 use crate::pattern::seed_of;
 use crate::peer::{Accelerator, Gated, TwoEnds};
 
-/// A device with its memory and its meter, which the comparison of clocks uses, too.
+/// A device with its memory and its meter, which the clock comparison also uses.
 pub(crate) struct CudaGpu {
     device: Arc<CudaDevice>,
     meter: SharedMeter,
@@ -21,11 +21,10 @@ pub(crate) struct CudaGpu {
     clock: u32,
 }
 
-/// The meter of one device.
 pub(crate) type SharedMeter = Arc<Mutex<Meter>>;
 
 impl CudaGpu {
-    /// Takes memory of the device and fills the source.
+    /// Allocates memory of the device, fills the source and clears the sink.
     pub(crate) fn open(
         device: &Arc<CudaDevice>,
         rank: u32,
@@ -77,7 +76,7 @@ impl Accelerator for CudaGpu {
         let copies = vec![(sink, &self.source); count];
         let timing = lock(&self.meter).time(mover, &copies, bytes, stamp_each)?;
         let ends = timing.stamps_ns.first().zip(timing.stamps_ns.last());
-        // Behind a copy engine's copy to a peer, a stamp comes up to 10 µs late and an event doesn't.
+        // After a copy engine's copy to a peer, a stamp comes up to 10 µs late; an event does not.
         Ok(ends.map(|(start, end)| Gated {
             start_ns: *start,
             end_ns: *end,
@@ -125,7 +124,7 @@ pub(crate) fn lock(meter: &SharedMeter) -> MutexGuard<'_, Meter> {
     meter.lock()
 }
 
-/// The clock of a device for [`crate::clocks`].
+/// Compares the clock of a device with the host's, for [`crate::clocks`].
 pub(crate) fn brackets(
     meter: &SharedMeter,
     count: u32,
@@ -134,7 +133,7 @@ pub(crate) fn brackets(
     lock(meter).brackets(count, at_edge)
 }
 
-/// Flags between two devices. `one` and `other` must not be the same.
+/// Sends flags between two devices. `one` and `other` must differ.
 pub(crate) fn flags(
     one: &SharedMeter,
     other: &SharedMeter,

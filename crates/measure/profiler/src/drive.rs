@@ -1,7 +1,7 @@
 //! Keeps a number of transfers outstanding until all are done, and times each.
 //!
-//! `polyrail bench` and the path `tcp` of a profile both drive transfers with this code and these
-//! numbers, so that they measure the same thing.
+//! `polyrail bench` and the path `tcp` of a profile both drive transfers with this code and these constants, so both
+//! measure the same thing.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,90 +10,89 @@ use polyrail::{Engine, PostError, PreparedTransfer, Progress, Transfer, Transfer
 use polyrail_report::Histogram;
 use polyrail_sys::threads::thread_cpu_time;
 
-/// Memory that transfers of a size walk through: well above what a cache holds.
+/// Memory that transfers of a size walk through: well above the size of caches.
 pub const WORKING_SET_BYTES: u64 = 256 << 20;
-/// Transfers outstanding at once, as long as they fit the working set.
+/// Transfers outstanding at once, if they fit the working set.
 pub const DEFAULT_DEPTH: u64 = 16;
 const SLOTS_MAX: u64 = 4096;
 
-/// Transfers of a size that are outstanding at once by default.
+/// Default number of transfers of a size that are outstanding at once.
 pub fn default_depth(size: u64, most: u64) -> u64 {
     (WORKING_SET_BYTES / size.max(1)).clamp(1, DEFAULT_DEPTH.min(most).max(1))
 }
 
-/// Places that transfers of a size are posted from and to in turn: as many as the working set holds,
-/// within bounds that keep the preparation short, and at least one for each outstanding transfer.
+/// Number of slots that transfers of a size use round-robin: as many as the working set holds, within bounds that keep
+/// the preparation short, and at least one for each outstanding transfer.
 pub fn slots(size: u64, depth: u64, most: u64) -> u64 {
     let most = SLOTS_MAX.min(most).max(1);
     (WORKING_SET_BYTES / size.max(1)).clamp(1, most).max(depth)
 }
 
-/// Why transfers ended early.
+/// Reason why transfers ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// One was not taken.
+    /// The engine refused a transfer.
     #[error("posting a transfer failed: {0}")]
     Post(#[from] PostError),
     #[error("transfer failed: {0}")]
     Transfer(#[from] TransferError),
     #[error("interrupted")]
     Interrupted,
-    /// Nothing moved for long.
+    /// Nothing moved for a long time.
     #[error("nothing moved for {} s", waited.as_secs())]
     Stuck {
         waited: Duration,
-        /// The engine's own account.
+        /// State of the engine.
         dump: String,
     },
 }
 
-/// Transfers that are prepared once, one for each slot, and posted in turn again and again.
+/// Transfers that are prepared once, one for each slot, and posted round-robin.
 pub struct Driver<'a> {
     engine: &'a Engine,
     prepared: Vec<PreparedTransfer>,
     depth: usize,
-    /// This thread moves the data.
+    /// Whether this thread moves the data.
     moves_data: bool,
-    /// A CPU is to spare for looking.
+    /// Whether there are enough CPUs to poll.
     polls: bool,
 }
 
-/// A driver in the middle of its work. Whichever transfer ends is replaced at once: were each to wait
-/// for the oldest, a single late one would empty all rails.
+/// A driver at work. Replaces each transfer as soon as it ends: if it waited for the oldest one, a single late transfer
+/// would empty all rails.
 pub struct Running<'d> {
     driver: &'d Driver<'d>,
     started: Instant,
     total: u64,
     posted: u64,
-    /// The oldest first.
+    /// Outstanding transfers, the oldest first.
     outstanding: VecDeque<Transfer>,
     times: Histogram,
     waited: Duration,
 }
 
-/// What a driver did.
+/// Result of a driver.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// From the first post to the last completion.
+    /// Time from the first post to the last completion.
     pub seconds: f64,
-    /// From post to completion of each transfer, as the engine measures it.
+    /// Time from post to completion of each transfer, as the engine measures it.
     pub times: Histogram,
     /// CPU time of the thread that posted and waited.
     pub cpu: Duration,
-    /// How long it waited for transfers to end. It may poll meanwhile, which takes CPU time but is
-    /// not work, unless callers move the data.
+    /// Time that the thread waited for transfers to end. It may poll meanwhile, which takes CPU time but is not work,
+    /// unless callers move the data.
     pub waited: Duration,
 }
 
 impl Ran {
-    /// Two that did the same at once: the longer time, and the times of the transfers of both.
+    /// Merges two drivers that did the same at once: the longer time, and the transfer times of both.
     pub fn beside(mut self, other: &Self) -> Self {
         self.times.merge(&other.times);
         self.together_with(other)
     }
 
-    /// Merges two drivers that ran at once: the longer time of each kind, and this one's transfer
-    /// times.
+    /// Merges two drivers that ran at once: the longer time of each kind, and this one's transfer times.
     pub fn together_with(mut self, other: &Self) -> Self {
         self.seconds = self.seconds.max(other.seconds);
         // Take the busier of the two threads.
@@ -105,7 +104,7 @@ impl Ran {
 }
 
 impl<'a> Driver<'a> {
-    /// Takes the requests of all slots.
+    /// Creates a driver from the requests of all slots.
     pub fn new(engine: &'a Engine, prepared: Vec<PreparedTransfer>, depth: u64) -> Self {
         let moves_data = engine.config().progress == Progress::Caller;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -113,12 +112,12 @@ impl<'a> Driver<'a> {
         Self { engine, prepared, depth: depth as usize, moves_data, polls }
     }
 
-    /// The first slot's request.
+    /// Returns the first slot's request.
     pub fn example(&self) -> Option<&PreparedTransfer> {
         self.prepared.first()
     }
 
-    /// How many requests it posts in turn.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u64 {
         self.prepared.len() as u64
     }
@@ -147,11 +146,11 @@ impl<'a> Driver<'a> {
 }
 
 impl Running<'_> {
-    /// Posts and waits until all are done.
+    /// Posts and waits until all transfers are done.
     ///
     /// # Errors
-    /// The error of a transfer; [`DriveError::Interrupted`] once `stop` returns true. It is asked again and again,
-    /// and told whether nothing has happened for a while.
+    /// The error of a transfer; [`DriveError::Interrupted`] once `stop` returns true. `stop` is called repeatedly; its
+    /// argument is true if nothing has happened for a while.
     pub fn finish(mut self, stop: impl Fn(bool) -> bool) -> Result<Ran, DriveError> {
         let cpu = thread_cpu_time();
         while !self.outstanding.is_empty() {
@@ -177,9 +176,9 @@ impl Running<'_> {
         })
     }
 
-    /// Posts the next transfer; `false` if the engine takes no more until one ends.
+    /// Posts the next transfer; `false` if the engine accepts no more until one ends.
     fn post(&mut self) -> Result<bool, DriveError> {
-        // In the order of slots at both ends: so sends and receives of a tag are outstanding together.
+        // Both ends use the order of slots, so the send and the receive of a tag are outstanding together.
         let slot = self.posted % self.driver.slots();
         let prepared = &self.driver.prepared[slot as usize];
         match prepared.post() {
@@ -188,8 +187,7 @@ impl Running<'_> {
                 self.posted += 1;
                 Ok(true)
             }
-            // Others may hold the whole pool. With none of ours outstanding, retry until there is
-            // room.
+            // Other users may hold the whole pool. If none of ours is outstanding, retry until there is room.
             Err(error) if error.is_busy() => {
                 if self.outstanding.is_empty() {
                     std::thread::yield_now();
@@ -201,7 +199,7 @@ impl Running<'_> {
         }
     }
 
-    /// Takes those that are over, once there is one.
+    /// Removes the completed transfers; waits until there is one.
     fn complete_some(&mut self, stop: &impl Fn() -> bool) -> Result<(), DriveError> {
         let begin = Instant::now();
         let mut any = self.take_ended()?;
@@ -219,7 +217,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Takes those that are over. Says whether there are any.
+    /// Removes the completed transfers; returns whether there were any.
     fn take_ended(&mut self) -> Result<bool, DriveError> {
         let before = self.outstanding.len();
         while let Some(oldest) = self.outstanding.front()
@@ -228,7 +226,7 @@ impl Running<'_> {
             self.times.record(took);
             self.outstanding.pop_front();
         }
-        // Where this thread moves the data, each look at a transfer is a round over all flows.
+        // If this thread moves the data, each test of a transfer is a round over all flows.
         if before == self.outstanding.len() && !self.driver.moves_data {
             let mut index = 0;
             while let Some(transfer) = self.outstanding.get(index) {
@@ -245,7 +243,7 @@ impl Running<'_> {
     }
 }
 
-/// How long a transfer took in nanoseconds, if it is over.
+/// Returns the duration of a transfer in nanoseconds, if it is over.
 fn ended(transfer: &Transfer) -> Result<Option<u64>, DriveError> {
     let ended = transfer.try_wait().transpose()?;
     Ok(ended.map(|outcome| outcome.duration.as_nanos() as u64))
@@ -254,7 +252,7 @@ fn ended(transfer: &Transfer) -> Result<Option<u64>, DriveError> {
 /// Waits until a transfer is over, as long as anything moves at all.
 ///
 /// # Errors
-/// As [`Running::finish`]; `stop` is asked while nothing happens.
+/// As [`Running::finish`]; `stop` is called while nothing happens.
 pub fn wait(
     engine: &Engine,
     transfer: &Transfer,
@@ -273,26 +271,25 @@ pub fn wait(
         if now != moved {
             (moved, since) = (now, Instant::now());
         }
-        // The engine's own deadlines end a transfer whose peer is gone. This one guards against
-        // bugs of the engine.
+        // The engine's own deadlines end a transfer whose peer is gone. This one guards against bugs of the engine.
         if since.elapsed() > STUCK {
             return Err(DriveError::Stuck { waited: since.elapsed(), dump: engine.dump() });
         }
     }
 }
 
-/// Payload that the engine has moved so far, either way: grows as long as anything does.
+/// Returns the payload that the engine has moved so far, in both directions; grows as long as anything moves.
 pub fn moved_bytes(engine: &Engine) -> u64 {
     let stats = engine.stats();
     let rails = stats.peers.iter().flat_map(|peer| &peer.rails);
     rails.map(|rail| rail.tx_bytes + rail.rx_bytes).sum()
 }
 
-/// With several outstanding, where CPUs are to spare: for how long all are looked at before this
-/// thread sleeps until the oldest is over.
+/// Polling time with several outstanding transfers and enough CPUs: all are tested this long before the thread sleeps
+/// until the oldest is over.
 const POLL: Duration = Duration::from_micros(100);
 const POLL_CPUS_MIN: usize = 8;
-/// How soon an interrupt is noticed.
+/// Maximum delay until an interrupt is noticed.
 const SLICE: Duration = Duration::from_millis(200);
 const STUCK: Duration = Duration::from_secs(60);
 

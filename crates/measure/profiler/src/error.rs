@@ -1,11 +1,11 @@
-//! Why a profile can't be made.
+//! Errors of making a profile.
 
 use polyrail::{EngineError, Explain};
 use polyrail_gpu::GpuError;
 use polyrail_nccl_ref::RefError;
 use polyrail_profile::ProfileError;
 
-/// What went wrong, and where.
+/// Error of a profiler, with its location.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfilerError {
@@ -14,22 +14,22 @@ pub enum ProfilerError {
     #[error("{what}: {source}")]
     Gpu {
         what: String,
-        /// What the device says.
+        /// Error of the device.
         source: GpuError,
     },
     #[error(transparent)]
     Nccl(#[from] RefError),
-    /// The settings make no engine here.
+    /// An engine can't start with these settings.
     #[error("no engine: {0}")]
     NoEngine(Box<EngineError>),
-    /// The engine: no rails, a peer that is lost, a transfer that failed.
+    /// An engine has no rails, lost a peer, or had a transfer fail.
     #[error("{what}: {reason}")]
     Engine { what: &'static str, reason: String },
     /// This machine lacks something.
     #[error("{what}")]
     Machine {
         what: String,
-        /// What to do about it.
+        /// Fix for the user.
         help: String,
     },
     /// The options contradict each other.
@@ -38,7 +38,7 @@ pub enum ProfilerError {
 }
 
 impl ProfilerError {
-    /// What to do about it, if that is known.
+    /// Returns how to fix it, if known.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Profile(error) => error.help(),

@@ -1,4 +1,4 @@
-//! How long a plan takes.
+//! Estimates the duration of a plan.
 
 use std::time::{Duration, Instant};
 
@@ -13,32 +13,32 @@ use crate::rails::{
 use crate::run::WARM_TIME;
 use crate::station::{check_bytes_per_s, fill_bytes_per_s};
 
-/// Two threads on a machine that does nothing else.
+/// Time for two threads to meet on an idle machine, in seconds.
 const MEETING_S: f64 = 100e-6;
-/// Writing a sample down, and its lines in log and traces at the end.
+/// Time for writing a sample, and its lines in log and traces at the end, in seconds.
 const RECORD_S: f64 = 60e-6;
-/// Opening engines and the folder.
+/// Time for opening engines and the folder, in seconds.
 const OPEN_S: f64 = 0.1;
-/// The rate of touching memory for the first time and filling it.
+/// Rate of touching memory for the first time and filling it.
 const FILL_BYTES_PER_S: f64 = 1e9;
-/// Filling less memory than this takes next to no time, busy or not.
+/// Filling less memory than this takes almost no time, even on a busy machine.
 const MUCH_BYTES: u64 = 64 << 20;
-/// Setting a sink to 0, and comparing it with the pattern.
+/// Rate of clearing a sink and comparing it with the pattern.
 const CHECK_BYTES_PER_S: f64 = 2e9;
-/// The same, by kernels on a GPU.
+/// The same rate, by kernels on a GPU.
 const GPU_CHECK_BYTES_PER_S: f64 = 500e9;
-/// One write over rails.
+/// Fixed cost of one write over rails, in seconds.
 const WRITE_S: f64 = 25e-6;
 const WRITE_BYTES_PER_S: f64 = 7e9;
-/// The sizes to try on this machine, in bytes.
+/// Sizes to try on this machine, in bytes.
 const TRIED_SIZES: [u64; 5] = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const TRIED_TIMES: u32 = 2;
-/// Bytes that stay in a processor's caches.
+/// Bytes that fit into a processor's caches.
 const CACHED_BYTES: u64 = 4 << 20;
 
-/// How long a plan takes on this machine. The plan tells what is made and how often. A short trial
-/// measures how long threads wait for each other, how fast memory is filled and compared, and how
-/// long writes over rails take. Rates of GPUs are typical values.
+/// Estimates the duration of a plan on this machine. The plan gives the work. A short trial measures how long threads
+/// wait for each other, how fast memory is filled and compared, and how long writes over rails take. Rates of GPUs are
+/// typical values.
 #[derive(Clone, Debug)]
 pub struct Estimate<'a> {
     plan: &'a Plan,
@@ -50,21 +50,21 @@ pub struct Estimate<'a> {
     writes_s: Vec<(u64, f64)>,
 }
 
-/// What one configuration is made of.
+/// Work of one configuration.
 struct Work {
     /// Transfers of a sample.
     transfers: f64,
-    /// The fixed cost of one transfer, beside its bytes.
+    /// Fixed cost of one transfer, without its bytes.
     transfer_s: f64,
     bytes_per_s: f64,
     /// Bytes that are cleared and compared.
     checked_bytes: f64,
-    /// The fixed cost of a sample, beside its transfers.
+    /// Fixed cost of a sample, without its transfers.
     sample_s: f64,
 }
 
 impl<'a> Estimate<'a> {
-    /// On a machine that does nothing else.
+    /// Estimates for an idle machine.
     pub(crate) fn usual(plan: &'a Plan, verify: bool) -> Self {
         Self {
             plan,
@@ -76,8 +76,8 @@ impl<'a> Estimate<'a> {
         }
     }
 
-    /// Estimates for this machine now, since everything takes longer where others use the CPUs.
-    /// Tries writes over rails with these settings for about a second, between memory of its own.
+    /// Estimates for this machine now, since everything takes longer if other programs use the CPUs. Tries writes over
+    /// rails with these settings for about a second, in separate memory.
     pub fn here(plan: &'a Plan, verify: bool, config: &Config) -> Self {
         let mut here = Self::usual(plan, verify);
         let has = |path| plan.configurations.iter().any(|one| one.path == path);
@@ -97,7 +97,7 @@ impl<'a> Estimate<'a> {
         here
     }
 
-    /// Sources and sinks in memory of the host.
+    /// Bytes of sources and sinks in host memory.
     fn filled_bytes(&self) -> u64 {
         let is_host = |one: &&Endpoint| one.kind == EndpointKind::Host;
         let hosts = self.plan.endpoints.iter().filter(is_host).count() as u64;
@@ -108,7 +108,7 @@ impl<'a> Estimate<'a> {
         self.plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0)
     }
 
-    /// About how long the steps take, with the files written at the end.
+    /// Estimates the duration of the steps, including the files written at the end.
     pub fn steps(&self, steps: &[Step]) -> Duration {
         let known = steps
             .iter()
@@ -116,12 +116,12 @@ impl<'a> Estimate<'a> {
         Duration::from_secs_f64(known.map(|(one, step)| self.step_s(one, step)).sum())
     }
 
-    /// About how long preparation takes: allocating and filling host memory.
+    /// Estimates the duration of the preparation: allocating and filling host memory.
     pub fn start(&self) -> Duration {
         Duration::from_secs_f64(OPEN_S + self.filled_bytes() as f64 / self.fill_bytes_per_s)
     }
 
-    /// About how long one step takes, in seconds.
+    /// Estimates the duration of one step, in seconds.
     pub(crate) fn step_s(&self, configuration: &Configuration, step: &Step) -> f64 {
         let work = self.work(configuration);
         let bytes = configuration.size_bytes as f64;
@@ -143,8 +143,7 @@ impl<'a> Estimate<'a> {
         warm_s + work.transfers * one_s + check_s + work.sample_s + RECORD_S
     }
 
-    /// Seconds for one write: interpolated between the sizes tried, proportional to bytes beyond
-    /// them.
+    /// Seconds for one write: interpolated between the sizes tried, proportional to bytes beyond them.
     fn write_s(&self, bytes: u64) -> f64 {
         let after = self.writes_s.iter().position(|(size, _)| bytes <= *size);
         let size = bytes as f64;
@@ -164,7 +163,7 @@ impl<'a> Estimate<'a> {
         let bytes = configuration.size_bytes;
         let stream = |total_bytes| stream_of(bytes, total_bytes).0 as f64;
         match configuration.path {
-            // One for the host's time and one for the one-way time come before the stream.
+            // Two transfers come before the stream: one for the host's time and one for the one-way time.
             PathKind::HostMemory | PathKind::SharedMemory => Work {
                 transfers: 2.0 + stream(COPY_STREAM_BYTES),
                 transfer_s: 1e-6,
@@ -182,8 +181,8 @@ impl<'a> Estimate<'a> {
                     sample_s: 0.0,
                 }
             }
-            // Trains of gated transfers, and kernels that verify at the speed of the memory; counts
-            // as seen on H200.
+            // Trains of gated transfers, and kernels that verify at memory speed; the counts are those observed on
+            // H200.
             path @ (PathKind::CopyEngine | PathKind::Kernel | PathKind::Nccl) => Work {
                 transfers: 8.0,
                 transfer_s: if path == PathKind::Nccl { 100e-6 } else { 300e-6 },
@@ -195,14 +194,14 @@ impl<'a> Estimate<'a> {
     }
 }
 
-/// Writes of one sample over rails.
+/// Number of writes of one sample over rails.
 fn writes(bytes: u64) -> f64 {
     let waking = f64::from(2 * waking_writes(bytes));
     let trips = if bytes <= PING_PONG_MAX_BYTES { f64::from(2 * TRIPS) } else { 0.0 };
     waking + 2.0 + trips + Stream::of(bytes).transfers as f64
 }
 
-/// The memory that each end of a plan takes twice, in bytes.
+/// Bytes of each of the two memories (source and sink) of an endpoint.
 pub fn memory_bytes(plan: &Plan) -> u64 {
     let bytes = |one: &Configuration| match one.path {
         PathKind::Tcp => span_bytes(one.size_bytes),
@@ -211,7 +210,7 @@ pub fn memory_bytes(plan: &Plan) -> u64 {
     plan.configurations.iter().map(bytes).max().unwrap_or(0)
 }
 
-/// How long writes of some sizes take when made as in a sample, by size; `None` if no engine opens.
+/// Measures the duration of writes of some sizes, made as in a sample, by size; `None` if no engine opens.
 fn tried_writes_s(config: &Config, largest_bytes: u64) -> Option<Vec<(u64, f64)>> {
     let after = TRIED_SIZES.iter().position(|size| *size >= largest_bytes);
     let sizes = &TRIED_SIZES[..after.map_or(TRIED_SIZES.len(), |after| after + 1)];
@@ -221,7 +220,7 @@ fn tried_writes_s(config: &Config, largest_bytes: u64) -> Option<Vec<(u64, f64)>
     // Untouched pages all map to the same zero page, which stays in a cache.
     crate::pattern::fill(&source, span, 1);
     crate::pattern::clear(&sink, span);
-    // Messages go back, too, and these are small.
+    // Messages also go back, and these are small.
     let back = Memory::anonymous(PING_PONG_MAX_BYTES).ok()?;
     let ends = vec![EndMemory::Host(source.clone(), back), EndMemory::Host(source, sink)];
     let mut rails = Rails::new(config, ends, 1).ok()?;
@@ -280,7 +279,7 @@ mod tests {
         let large = plan(PathKind::HostMemory, 2, &[1 << 30], 2);
         let gib = (1_u64 << 30) as f64;
         let copies = |count: f64| count * (1e-6 + gib / 10e9);
-        // Five copies each, and before the first of a configuration as many as half a second holds.
+        // Five copies each, and before the first of a configuration as many as fit into half a second.
         let plain = 4.0 * (copies(5.0) + 160e-6) + 2.0 * 0.5;
         assert!(is_about(seconds(&large, false, 100e-6), plain));
         let checked = plain + 4.0 * 3.0 * gib / 2e9;
@@ -289,13 +288,13 @@ mod tests {
 
     #[test]
     fn rails_have_trips_up_to_a_mib_and_streams_of_many() {
-        // 32 + 2 + 8 + 128 transfers at 1 MiB, 4 + 2 + 8 at 64 MiB, of which 4 are outstanding.
+        // 32 + 2 + 8 + 128 transfers at 1 MiB, 4 + 2 + 8 at 64 MiB, with 4 outstanding.
         let mut plan = plan(PathKind::Tcp, 2, &[1 << 20, 64 << 20], 1);
         plan.warmups = 0;
         let write = |bytes: u64| 25e-6 + bytes as f64 / 7e9;
         let expected = 2.0 * (170.0 * write(1 << 20) + 14.0 * write(64 << 20) + 2.0 * 60e-6);
         assert!(is_about(seconds(&plan, false, 0.0), expected));
-        // Both singles, round trips and the stream's places are cleared and compared.
+        // Both single writes, the round trips and the stream's places are cleared and compared.
         let checked = (4.0 + 128.0) * (1 << 20) as f64 + (2.0 + 4.0) * (64 << 20) as f64;
         let expected = expected + 2.0 * checked / CHECK_BYTES_PER_S;
         assert!(is_about(seconds(&plan, true, 0.0), expected));

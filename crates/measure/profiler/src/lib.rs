@@ -1,11 +1,11 @@
-//! Measures every link between endpoints and fills a profile with it: what `polyrail profile` runs.
+//! Measures every link between endpoints and fills a profile: the library behind `polyrail profile`.
 //!
-//! A [`Station`] has endpoints, each with a source and a sink of memory, and a [`Carrier`] for each
-//! path between them. [`run`] makes the steps of a plan that a folder lacks: warm-ups, a
-//! measurement with every byte verified, the clocks compared about once a second, and the devices'
-//! temperatures logged by a thread of its own. A failure takes only its own link out of the run.
+//! A [`Station`] has endpoints, each with a source and a sink of memory, and a [`Carrier`] for each path between them.
+//! [`run`] makes the steps of a plan that a folder lacks: warm-ups, then a measurement with every byte verified. It
+//! compares the clocks about once a second, and logs the devices' temperatures in a separate thread. A failure removes
+//! only its own link from the run.
 //!
-//! One process drives all endpoints. `docs/profile.md` says what exactly is timed.
+//! One process drives all endpoints. `docs/profile.md` defines exactly what is timed.
 #![forbid(unsafe_code)]
 
 mod carrier;

@@ -1,29 +1,28 @@
-//! Locks clocks, and unlocks them whatever happens.
+//! Locks clocks, and always unlocks them.
 //!
-//! A lock outlives the process that sets it. So this process first starts a second one, the guard.
-//! The guard waits for the end of a pipe that this process holds, and then takes the lock away,
-//! even if this process was killed.
+//! A lock outlives the process that sets it. So this process first starts a second one, the guard. The guard waits for
+//! the end of a pipe that this process holds, and then removes the lock, even if this process was killed.
 
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::error::ProfilerError;
 use crate::thermal::lock_clocks;
 
-/// Keeps clocks locked as long as this lives.
+/// Keeps clocks locked until dropped.
 #[derive(Debug)]
 pub struct ClockLock {
     guard: Child,
-    /// Closing it tells the guard to restore the clocks.
+    /// Pipe to the guard; closing it makes the guard restore the clocks.
     pipe: Option<ChildStdin>,
 }
 
 impl ClockLock {
     /// Starts `guard`, which must read its standard input to the end and then call
-    /// [`unlock_clocks`](crate::unlock_clocks), and locks the processors' clocks of these devices.
+    /// [`unlock_clocks`](crate::unlock_clocks), and locks the processor clocks of these devices.
     ///
     /// # Errors
-    /// If the guard does not start; then nothing is locked. If NVML or a permission is missing, or
-    /// a device can't; then the guard restores the clocks.
+    /// If the guard does not start; then nothing is locked. If NVML or a permission is missing, or a device does not
+    /// support locking; then the guard restores the clocks.
     pub fn lock(mut guard: Command, names: &[String], mhz: u32) -> Result<Self, ProfilerError> {
         let machine = |what: String| ProfilerError::Machine {
             what,
@@ -44,7 +43,7 @@ impl ClockLock {
         }
     }
 
-    /// Restores them, and waits until that is done.
+    /// Restores the clocks, and waits until that is done.
     ///
     /// # Errors
     /// If the guard did not restore them.

@@ -1,4 +1,4 @@
-//! The path `nccl`: sends and receives of NCCL between GPUs of this process.
+//! The path `nccl`: NCCL's sends and receives between GPUs of this process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::pattern::seed_of;
 use crate::peer::{SharedAccelerator, TwoEnds, lock};
 use crate::reference_ns;
 
-/// Bytes of a stream, when transfers are small.
+/// Bytes of a stream of small transfers.
 const STREAM_BYTES: u64 = 512 << 20;
 /// Messages up to this size also make round trips, this many per sample.
 const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 const TRIPS: u32 = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The time for all ranks to meet.
+/// Time limit for all ranks to join.
 const MEETING: Duration = Duration::from_secs(90);
 
-/// The senders; tests replace NCCL here.
+/// Sends between ranks; tests replace NCCL here.
 pub(crate) trait Messenger: Send {
     /// Sends `count` times, and returns when all bytes are in place.
     fn send(&mut self, src: u32, dst: u32, bytes: u64, count: u64) -> Result<(), ProfilerError>;
@@ -36,11 +36,10 @@ pub(crate) trait Messenger: Send {
     /// Sends once, behind a gate.
     fn one_way(&mut self, src: u32, dst: u32, bytes: u64) -> Result<TwoEnds, ProfilerError>;
 
-    /// Makes `count` round trips behind a gate; returns how long they took by the source's clock,
-    /// in ns.
+    /// Makes `count` round trips behind a gate; returns their duration by the source's clock, in ns.
     fn trips(&mut self, src: u32, dst: u32, bytes: u64, count: u32) -> Result<f64, ProfilerError>;
 
-    /// The number of a rank's clock in the profile.
+    /// Returns the number of a rank's clock in the profile.
     fn clock(&self, rank: u32) -> Option<u32>;
 }
 
@@ -109,8 +108,7 @@ impl Carrier for NcclPath {
                 self.clear(dst, bytes)?;
                 self.clear(src, bytes)?;
             }
-            // Connect a pair that has never sent before opening a gate: NCCL would connect behind
-            // it.
+            // Connect a pair that has never sent before opening a gate; otherwise NCCL would connect behind the gate.
             self.messenger.send(dst, src, bytes, 1)?;
             let took_ns = self.messenger.trips(src, dst, bytes, TRIPS)?;
             t_rtt2_ns = Some(took_ns / f64::from(2 * TRIPS));
@@ -156,7 +154,7 @@ impl Carrier for NcclPath {
     }
 }
 
-/// A rank as NCCL needs it.
+/// A rank of NCCL.
 pub(crate) struct Member {
     pub(crate) rank: u32,
     pub(crate) clock: u32,
@@ -173,7 +171,7 @@ pub(crate) struct CudaMessenger {
 }
 
 impl CudaMessenger {
-    /// Lets all members meet.
+    /// Joins all members in one communicator.
     pub(crate) fn open(nccl: &Arc<Nccl>, members: Vec<Member>) -> Result<Self, ProfilerError> {
         let end = |member: &Member| WorldEnd {
             device: lock_meter(&member.meter).device().clone(),
@@ -182,7 +180,7 @@ impl CudaMessenger {
         };
         let ends: Vec<WorldEnd> = members.iter().map(end).collect();
         let (nccl, (met, meeting)) = (nccl.clone(), mpsc::channel());
-        // NCCL waits for ever for a rank that does not come.
+        // NCCL waits without a limit for a rank that does not join.
         let meet = move || {
             let _ = met.send(World::open(&nccl, ends));
         };
@@ -201,7 +199,7 @@ impl CudaMessenger {
         place.ok_or_else(|| ProfilerError::Choice { what: format!("rank {rank} is not NCCL's") })
     }
 
-    /// Puts `queue`'s sends behind a gate of the source's stream.
+    /// Enqueues the sends of `queue` behind a gate of the source's stream.
     fn behind_gate(
         &mut self,
         src: u32,
@@ -266,7 +264,7 @@ impl Messenger for CudaMessenger {
     }
 }
 
-/// Why a gated transfer failed.
+/// Reason why a gated transfer failed.
 enum Refused {
     Nccl(RefError),
     Gpu(GpuError),

@@ -1,12 +1,12 @@
-//! The pattern that fills memory. No byte of it is 0, so a cleared sink never looks right. The
-//! kernels of `polyrail_gpu::cuda::measure` write the same words.
+//! The pattern that fills memory. No byte of it is 0, so a cleared sink never passes verification. The kernels of
+//! `polyrail_gpu::cuda::measure` write the same words.
 
 use polyrail_sys::Memory;
 
-/// Bytes that are made or compared at a time.
+/// Bytes that are generated or compared at a time.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// The pattern's word of 8 bytes at this place, counted in words.
+/// Returns the pattern's 8-byte word at this index, counted in words.
 fn word(index: u64, seed: u64) -> u64 {
     let mut word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed);
     word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -14,12 +14,12 @@ fn word(index: u64, seed: u64) -> u64 {
     (word ^ (word >> 31)) | 0x0101_0101_0101_0101
 }
 
-/// The seed of an endpoint's source.
+/// Seed of an endpoint's source.
 pub(crate) fn seed_of(rank: u32, seed: u64) -> u64 {
     (u64::from(rank) + 1).wrapping_mul(0xD1B5_4A32_D192_ED03) ^ seed
 }
 
-/// Fills a block that begins `offset` bytes into the memory, a multiple of 8.
+/// Fills a block at `offset` bytes into the memory, a multiple of 8.
 fn fill_block(block: &mut [u8], offset: u64, seed: u64) {
     for (place, part) in block.chunks_mut(8).enumerate() {
         let bytes = word(offset / 8 + place as u64, seed).to_le_bytes();
@@ -27,7 +27,7 @@ fn fill_block(block: &mut [u8], offset: u64, seed: u64) {
     }
 }
 
-/// Calls with each block's offset and length.
+/// Returns the offset and length of each block.
 fn blocks(len: u64) -> impl Iterator<Item = (u64, usize)> {
     let step = BLOCK_BYTES as u64;
     (0..len.div_ceil(step)).map(move |n| (n * step, (len - n * step).min(step) as usize))
@@ -60,7 +60,6 @@ pub(crate) fn holds(memory: &Memory, len: u64, seed: u64) -> bool {
     })
 }
 
-/// Whether bytes are the pattern's.
 pub(crate) fn is_pattern(bytes: &[u8], seed: u64) -> bool {
     let mut expected = vec![0; BLOCK_BYTES];
     blocks(bytes.len() as u64).all(|(offset, size)| {

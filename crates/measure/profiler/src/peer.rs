@@ -1,4 +1,4 @@
-//! Copies that GPUs make by themselves: the paths `copy_engine` and `kernel`.
+//! Copies by the GPUs themselves: the paths `copy_engine` and `kernel`.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -15,56 +15,56 @@ use crate::copy::verdict;
 use crate::error::ProfilerError;
 use crate::{pattern, reference_ns};
 
-/// Bytes of a stream, when transfers are small.
+/// Bytes of a stream of small transfers.
 const STREAM_BYTES: u64 = 512 << 20;
 const LOAD_BYTES: u64 = 64 << 20;
-/// The most that a pair copies per second, to size the background load.
+/// Maximum copy rate of a pair in bytes per second, to size the background load.
 const LOAD_BYTES_PER_S: f64 = 450e9;
-/// Gated transfers per sample, by size: a copy engine starts with a random delay of some µs, which
-/// is a large part of a short transfer.
+/// Gated transfers per sample, by size: a copy engine starts with a random delay of some µs, which is a large part of a
+/// short transfer.
 const TRAINS: [(u64, usize); 2] = [(4 << 20, 64), (32 << 20, 16)];
-/// One in this many transfers of a train runs first and does not count, so that earlier work, such
-/// as verifying a GiB, leaves no trace in the result.
+/// One of this many transfers of a train runs first and is not counted, so that earlier work, such as verifying a GiB,
+/// does not affect the result.
 const UNCOUNTED: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A transfer that was held back by a gate until all of it was queued.
+/// A transfer that a gate held back until all of it was queued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gated {
-    /// The device's clock when the gate opened, in ns.
+    /// Device clock when the gate opened, in ns.
     pub start_ns: i64,
-    /// The device's clock at the end, in ns.
+    /// Device clock at the end, in ns.
     pub end_ns: i64,
-    /// Its [`polyrail_profile::Metric::Gpu`], in ns.
+    /// [`polyrail_profile::Metric::Gpu`] of the transfer, in ns.
     pub took_ns: f64,
 }
 
-/// A transfer by the clocks of both ends, in ns.
+/// A transfer on the clocks of both ends, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TwoEnds {
-    /// The source's clock when its gate opened, and behind the transfer.
+    /// Source clock when its gate opened, and after the transfer.
     pub source_ns: [i64; 2],
-    /// The sink's clock when it was ready, and when it knew that everything was there.
+    /// Sink clock when the sink was ready, and when it knew that everything had arrived.
     pub sink_ns: [i64; 2],
 }
 
-/// One GPU with its memory. [`crate::StationOptions`] makes them of NVIDIA's devices; tests have others.
+/// One GPU with its memory. [`crate::StationOptions`] creates them from NVIDIA's devices; tests use others.
 pub trait Accelerator: Any + Send {
-    /// A queue for transfers that are timed by the host.
+    /// Opens a queue for transfers that the host times.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device refuses.
     fn open_queue(&self, path: PathKind) -> Result<Queue, GpuError>;
 
     fn source(&self) -> &DeviceMemory;
 
     fn sink(&self) -> &DeviceMemory;
 
-    /// Makes `count` gated copies of the source's first bytes to `sink`, which may be on another
-    /// device. With zero copies it measures the timer itself. `None` if the device has no gates.
+    /// Makes `count` gated copies of the source's first bytes to `sink`, which may be on another device. With zero
+    /// copies, measures the timer itself. `None` if the device has no gates.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device refuses.
     fn gated(
         &mut self,
         path: PathKind,
@@ -74,11 +74,11 @@ pub trait Accelerator: Any + Send {
         stamp_each: bool,
     ) -> Result<Option<Gated>, GpuError>;
 
-    /// Makes one gated copy of the source's first bytes to the sink of `other`, which reads its own
-    /// clock on arrival. `None` if these two have no such clocks.
+    /// Makes one gated copy of the source's first bytes to the sink of `other`, which reads its own clock on arrival.
+    /// `None` if these two have no such clocks.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device refuses.
     fn one_way(
         &mut self,
         path: PathKind,
@@ -89,16 +89,16 @@ pub trait Accelerator: Any + Send {
     /// Sets the first bytes of the sink to 0.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device refuses.
     fn clear(&mut self, bytes: u64) -> Result<(), GpuError>;
 
-    /// Whether the first bytes of the sink are the pattern of this seed.
+    /// Whether the first bytes of the sink match the pattern of this seed.
     ///
     /// # Errors
-    /// What the device refuses.
+    /// If the device refuses.
     fn holds(&mut self, bytes: u64, seed: u64) -> Result<bool, GpuError>;
 
-    /// The number of its clock in the profile.
+    /// Number of the device's clock in the profile.
     fn clock(&self) -> u32;
 }
 
@@ -111,16 +111,16 @@ pub struct Peer {
     seed: u64,
     gpus: HashMap<u32, SharedAccelerator>,
     queues: HashMap<u32, Queue>,
-    /// Queues of the background load, and the transfers under way on them.
+    /// Queues of the background load, and the transfers in flight on them.
     load_queues: HashMap<u32, Queue>,
     load: Vec<Ticket>,
-    /// Why there are no one-way times, if there are none.
+    /// Reason for missing one-way times, if they are missing.
     no_one_way: Option<String>,
 }
 
 impl Peer {
-    /// Copies by `path`, which is [`PathKind::CopyEngine`] or [`PathKind::Kernel`], between GPUs that
-    /// reach each other. The source of rank `r` holds the pattern of `r` and `seed`.
+    /// Copies by `path`, which is [`PathKind::CopyEngine`] or [`PathKind::Kernel`], between GPUs that reach each other.
+    /// The source of rank `r` holds the pattern of `r` and `seed`.
     pub(crate) fn new(
         path: PathKind,
         seed: u64,
@@ -140,20 +140,20 @@ impl Peer {
         Ok(peer)
     }
 
-    /// What is missing, and why.
+    /// Returns a note on missing one-way times.
     pub(crate) fn note(&self) -> Option<String> {
         let why = self.no_one_way.as_ref()?;
         Some(format!("{} has no t_oneway: {why}", self.path))
     }
 
-    /// Try one transfer between the first two: if the driver refuses it, leave this out and still
-    /// measure everything else.
+    /// Tries one transfer between the first two GPUs. If the driver refuses it, this metric is left out and everything
+    /// else is still measured.
     fn try_one_way(&mut self) {
         let mut ranks: Vec<u32> = self.gpus.keys().copied().collect();
         ranks.sort_unstable();
         let [src, dst, ..] = ranks[..] else { return };
         let (from, to) = (self.gpus[&src].clone(), self.gpus[&dst].clone());
-        // A kernel that never ran may have to wait for all others, and so for a gate.
+        // The first launch of a kernel may have to wait for all others, and so for a gate.
         let plain = self.copy(src, dst, 1);
         self.no_one_way = match plain.and_then(|()| one_way(&from, &to, self.path, 1)) {
             Ok(Some(_)) => None,
@@ -287,8 +287,8 @@ impl Carrier for Peer {
                 self.load_queues.insert(src, queue);
             }
             let Some(queue) = self.load_queues.get_mut(&src) else { continue };
-            // The background writes to the end of the sink, beyond the reach of measured transfers:
-            // the station makes sinks that much larger.
+            // The background writes to the end of the sink, beyond the reach of measured transfers: the station makes
+            // sinks larger by this much.
             let Some(offset) = sink.len().checked_sub(LOAD_BYTES) else { continue };
             let bytes = LOAD_BYTES.min(source.len());
             let count = (time.as_secs_f64() * LOAD_BYTES_PER_S / LOAD_BYTES as f64).ceil() as u64;
@@ -308,7 +308,7 @@ impl Carrier for Peer {
     }
 }
 
-/// One transfer by the clocks of both ends.
+/// Makes one transfer, timed by the clocks of both ends.
 fn one_way(
     from: &SharedAccelerator,
     to: &SharedAccelerator,
@@ -319,8 +319,7 @@ fn one_way(
     timed.map_err(ProfilerError::gpu("a one-way copy"))
 }
 
-/// Makes gated transfers, each alone, and returns their median once there are enough. `None` if the
-/// device has no gates.
+/// Makes gated transfers, each isolated, and returns their median. `None` if the device has no gates.
 fn gated_train(
     from: &SharedAccelerator,
     path: PathKind,
@@ -342,7 +341,7 @@ fn gated_train(
     Ok(median(took_ns))
 }
 
-/// How much larger sinks are, for the background.
+/// Extra size of sinks, for the background load.
 pub(crate) const LOAD_ROOM_BYTES: u64 = LOAD_BYTES;
 
 pub(crate) fn lock(gpu: &SharedAccelerator) -> MutexGuard<'_, Box<dyn Accelerator>> {

@@ -1,4 +1,4 @@
-//! The path `tcp`: the engine over its rails, both ends in this process.
+//! The path `tcp`: engines over their rails, both ends in this process.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::pattern::{self, seed_of};
 use crate::peer::{SharedAccelerator, lock};
 use crate::reference_ns;
 
-/// Bytes of a stream: enough for some milliseconds, so that its beginning and its end hardly count.
+/// Bytes of a stream: enough for some milliseconds, so that its start and its end hardly matter.
 const STREAM_BYTES: u64 = 128 << 20;
-/// Transfers of a stream: more than are outstanding at once.
+/// Maximum number of transfers of a stream: more than are outstanding at once.
 const STREAM_MOST: u64 = 1024;
 const STREAM_LEAST: u64 = 3;
 /// Messages up to this size also make round trips.
@@ -27,13 +27,13 @@ pub(crate) const PING_PONG_MAX_BYTES: u64 = 1 << 20;
 /// Round trips of one sample.
 pub(crate) const TRIPS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most that background load over tcp moves per second.
+/// Maximum rate of background load over tcp, in bytes per second.
 const LOAD_BYTES_PER_S: f64 = 20e9;
 const LOAD_BYTES: u64 = 16 << 20;
 
 /// The memory of an endpoint, for transfers over rails.
 pub(crate) enum EndMemory {
-    /// Host memory: source and sink.
+    /// Source and sink in host memory.
     Host(Memory, Memory),
     Gpu(SharedAccelerator),
 }
@@ -94,7 +94,7 @@ impl Rails {
         Ok(Self { ends, seed, peers, remotes, load: Vec::new() })
     }
 
-    /// The rails of the first engine, for the folder.
+    /// Describes the rails of the first engine, for the folder.
     pub(crate) fn describe(&self) -> Vec<String> {
         let rails = self.ends.first().map(|end| end.engine.rails()).unwrap_or_default();
         rails.into_iter().map(|rail| format!("{} {}", rail.interface, rail.address.ip())).collect()
@@ -105,7 +105,7 @@ impl Rails {
         self.ends.get(rank as usize).ok_or_else(unknown)
     }
 
-    /// A write of the source's first bytes to the start of the sink.
+    /// Prepares a write of the source's first bytes to the start of the sink.
     fn prepare(
         &self,
         src: u32,
@@ -116,7 +116,7 @@ impl Rails {
         self.prepare_at(src, dst, 0, bytes, notifies)
     }
 
-    /// A write to the same offset as in the source.
+    /// Prepares a write to the same offset as in the source.
     fn prepare_at(
         &self,
         src: u32,
@@ -161,8 +161,8 @@ impl Rails {
         }
     }
 
-    /// Writes that nobody times, to a place beside the one that is compared: flows that rested begin
-    /// slowly and their threads sleep, and in a bench none rests.
+    /// Makes untimed writes next to the compared range. Flows that rested start slowly and their threads sleep; in a
+    /// bench no flow rests.
     fn wake(&self, src: u32, dst: u32, bytes: u64, notifies: bool) -> Result<(), ProfilerError> {
         let count = waking_writes(bytes);
         if count == 0 {
@@ -180,8 +180,8 @@ impl Rails {
         Ok(())
     }
 
-    /// A write whose notification the sink waits for: when it was posted, when the source knew that it
-    /// was done, and when the sink had the notification.
+    /// Makes a write whose notification the sink waits for. Returns three times: posted, known to be done at the
+    /// source, and notified at the sink.
     fn one_way(&self, src: u32, dst: u32, bytes: u64) -> Result<[i64; 3], ProfilerError> {
         let prepared = self.prepare(src, dst, bytes, true)?;
         let sink = &self.end(dst)?.engine;
@@ -196,7 +196,7 @@ impl Rails {
         Ok([posted_ns, done_ns, notified_ns])
     }
 
-    /// Half the mean time of some messages there and back.
+    /// Returns half the mean time of several round trips.
     fn ping_pong(&self, src: u32, dst: u32, bytes: u64) -> Result<f64, ProfilerError> {
         let there = self.prepare(src, dst, bytes, true)?;
         let back = self.prepare(dst, src, bytes, true)?;
@@ -215,7 +215,7 @@ impl Rails {
         Ok(half_ns)
     }
 
-    /// Bytes per second of a stream, driven as `polyrail bench` drives one.
+    /// Returns the bytes per second of a stream, driven as in `polyrail bench`.
     fn stream(&self, src: u32, dst: u32, bytes: u64) -> Result<Option<f64>, ProfilerError> {
         let Stream { depth, transfers, slots } = Stream::of(bytes);
         let prepared = (0..slots).map(|slot| self.prepare_at(src, dst, slot * bytes, bytes, false));
@@ -227,12 +227,12 @@ impl Rails {
     }
 }
 
-/// The transfers of a stream of this size.
+/// The transfers of a stream of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) depth: u64,
     pub(crate) transfers: u64,
-    /// The places that transfers go from and to, in turn.
+    /// Number of places that transfers use round-robin.
     pub(crate) slots: u64,
 }
 
@@ -245,7 +245,7 @@ impl Stream {
     }
 }
 
-/// Writes before one that is timed by itself. A few short waits make the engine poll again; large writes
+/// Number of writes before one that is timed separately. A few short waits make the engine poll again. Large writes
 /// only need open flows, and the largest not even these.
 pub(crate) fn waking_writes(bytes: u64) -> u32 {
     const SMALL_MAX: u64 = 1 << 20;
@@ -257,7 +257,7 @@ pub(crate) fn waking_writes(bytes: u64) -> u32 {
     }
 }
 
-/// Memory that measuring a size over rails takes at either end, in bytes.
+/// Memory at each end for measuring a size over rails, in bytes.
 pub(crate) fn span_bytes(size: u64) -> u64 {
     Stream::of(size).slots * size
 }
@@ -297,7 +297,7 @@ impl Carrier for Rails {
         }
         let bandwidth_bytes_per_s = self.stream(src, dst, bytes)?;
         right &= !verify || self.holds(dst, src, span)?;
-        // The sink is ready all the time.
+        // The sink is always ready.
         let end = |end_ns: i64| End {
             clock: Some(0),
             start_ns: Some(sent_ns),
@@ -325,7 +325,7 @@ impl Carrier for Rails {
             let peer = self.peers.get(&(src, dst)).ok_or_else(unknown)?;
             let remote = self.remotes.get(&dst).ok_or_else(unknown)?;
             let outside = |error| ProfilerError::engine("a slice of memory")(&error);
-            // The background load owns the end of the sink, as for copies between GPUs.
+            // The background load uses the end of the sink, as for copies between GPUs.
             let Some(offset) = remote.len().checked_sub(bytes) else { continue };
             let local = self.end(src)?.source.slice(0, bytes).map_err(outside)?;
             let remote = remote.slice(offset, bytes).map_err(outside)?;
@@ -341,7 +341,7 @@ impl Carrier for Rails {
     }
 
     fn end_load(&mut self) -> Result<(), ProfilerError> {
-        // Transfers that have not begun need not begin.
+        // Cancel transfers that have not begun.
         self.load.iter().for_each(Transfer::cancel);
         for transfer in self.load.drain(..) {
             // A cancelled transfer fails, as intended.
@@ -360,7 +360,7 @@ fn post(prepared: &PreparedTransfer) -> Result<Transfer, ProfilerError> {
 }
 
 fn done(transfer: &Transfer) -> Result<(), ProfilerError> {
-    // Within its own deadline, which is the request's.
+    // Ends within the deadline of the request.
     let ended = transfer.join().map(drop);
     ended.map_err(|error| ProfilerError::engine("a transfer")(&error))
 }
@@ -412,7 +412,7 @@ mod tests {
         let measured = rails.measure(cargo, true).unwrap();
         assert_eq!(measured.verify, Verify::Ok);
         assert!(measured.bandwidth_bytes_per_s.unwrap() > 0.0);
-        // Break the pattern of the source in a place that only the stream sends.
+        // Break the pattern of the source at a place that only the stream sends.
         let EndMemory::Host(source, _) = &rails.ends[0].memory else { panic!("of the host") };
         source.write_at(span_bytes(size) - 1, &[0]).unwrap();
         assert_eq!(rails.measure(cargo, true).unwrap().verify, Verify::Failed);

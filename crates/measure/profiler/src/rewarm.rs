@@ -1,4 +1,4 @@
-//! Warms GPUs again when they have cooled down since the first warming.
+//! Warms GPUs again that have cooled down since the first warming.
 
 use std::time::{Duration, Instant};
 
@@ -9,61 +9,61 @@ use crate::reference_ns;
 use crate::station::Station;
 use crate::thermal::Watcher;
 
-/// When GPUs are warmed again.
+/// Settings for warming GPUs again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rewarm {
-    /// A GPU this much colder than at the start triggers it, in °C.
+    /// Temperature drop of a GPU below the start that triggers warming, in °C.
     pub colder_c: f64,
-    /// The time between two looks.
+    /// Time between two readings.
     pub every: Duration,
-    /// The time that GPUs copy between two looks while warming.
+    /// Time that GPUs copy between two readings while warming.
     pub turn: Duration,
-    /// After this time the temperature reached counts as the new state.
+    /// Maximum duration of a warming; after it, the temperature reached counts as the new reference.
     pub most: Duration,
 }
 
-/// One time that GPUs were warmed again.
+/// One warming.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rewarmed {
-    /// When it began, reference clock.
+    /// Start, on the reference clock.
     pub at_ns: i64,
-    /// The rank that was cold.
+    /// Rank that was cold.
     pub rank: u32,
-    /// How warm it was, in °C.
+    /// Temperature of the rank before, in °C.
     pub from_c: f64,
-    /// How warm it became.
+    /// Temperature of the rank after, in °C.
     pub to_c: f64,
-    /// How warm it was at the start.
+    /// Temperature of the rank at the start of the run, in °C.
     pub warm_c: f64,
-    /// How long it took, in seconds.
+    /// Duration, in seconds.
     pub took_s: f64,
 }
 
 impl Rewarm {
-    /// Warm GPUs that are this many degrees colder. Looks once a second and warms for at most half
-    /// a minute.
+    /// Warms GPUs that are this many degrees colder. Reads temperatures once a second and warms for at most half a
+    /// minute.
     pub fn colder(colder_c: f64) -> Self {
         let second = Duration::from_secs(1);
         Self { colder_c, every: second, turn: second, most: Duration::from_secs(30) }
     }
 }
 
-/// Compares with the state at the start.
+/// Compares temperatures with those at the start.
 pub(crate) struct Warmth {
     rewarm: Rewarm,
-    /// The state at the start, by rank.
+    /// Readings at the start, by rank.
     warm: Vec<Temperature>,
     next: Instant,
 }
 
 impl Warmth {
-    /// Takes the current temperatures as the state.
+    /// Takes the current temperatures as the reference.
     pub(crate) fn new(rewarm: Rewarm, watcher: &Watcher) -> Self {
         Self { rewarm, warm: watcher.look(), next: Instant::now() }
     }
 
-    /// Looks when it is time. If a GPU is cold, warms all GPUs until that one has made up half of
-    /// the allowed difference.
+    /// Reads the temperatures when it is time. If a GPU is cold, warms all GPUs until that one has made up half of the
+    /// allowed difference.
     pub(crate) fn keep(
         &mut self,
         station: &mut Station,
@@ -91,8 +91,8 @@ impl Warmth {
         Ok(Some(Rewarmed { at_ns, rank, from_c, to_c, warm_c, took_s }))
     }
 
-    /// The coldest rank relative to the start, if it is cold enough: the rank, its temperature, and
-    /// the one at the start.
+    /// Returns the coldest rank relative to the start, if it is cold enough: the rank, its temperature, and that at the
+    /// start.
     fn coldest(&self, looks: &[Temperature]) -> Option<(u32, f64, f64)> {
         let now = |warm: &Temperature| {
             Some((warm.rank, temperature_of(looks, warm.rank)?, warm.temperature_c?))

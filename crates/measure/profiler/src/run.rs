@@ -19,25 +19,25 @@ use crate::thermal::Watcher;
 
 /// Warm-ups of one configuration end early after this time.
 pub(crate) const WARM_TIME: Duration = Duration::from_millis(500);
-/// Background load lasts this many times as long as a step without it.
+/// Duration of the background load, relative to a step without it.
 const LOAD_LASTS: f64 = 4.0;
 /// Times below this many timer floors are flagged.
 const NEAR: f64 = 3.0;
-/// A clock below this part of the highest seen is flagged.
+/// Clocks below this fraction of the highest one seen are flagged.
 const CLOCK_DROP: f64 = 0.75;
 
-/// Options that hold for every step.
+/// Options for every step.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// Whether all bytes are compared.
     pub verify: bool,
     /// Whether other processes were seen on a GPU.
     pub is_foreign: bool,
-    /// The floor of the host's timer, in ns.
+    /// Floor of the host's timer, in ns.
     pub floor_host_ns: Option<f64>,
-    /// The floor of gated times, by path, in ns.
+    /// Floor of gated times by path, in ns.
     pub floor_gpu_ns: HashMap<PathKind, f64>,
-    /// When GPUs are warmed again, if they are.
+    /// Settings for warming GPUs again, if enabled.
     pub rewarm: Option<Rewarm>,
 }
 
@@ -45,8 +45,8 @@ pub struct Limits {
 pub struct Hooks<'a> {
     /// Whether the run should stop.
     pub is_interrupted: &'a dyn Fn() -> bool,
-    /// Called before each step with the share of the work done (by expected time), and the configuration
-    /// and the repetition that come next.
+    /// Called before each step with the share of the work done (by expected time), and the configuration and repetition
+    /// of the step.
     pub progress: &'a dyn Fn(f64, &Configuration, u32),
 }
 
@@ -55,20 +55,20 @@ pub struct Outcome {
     /// Complete, interrupted or failed.
     pub state: State,
     pub reason: Option<String>,
-    /// Samples that were taken.
+    /// Samples taken.
     pub samples: u64,
-    /// Samples whose bytes were wrong.
+    /// Samples with wrong bytes.
     pub wrong: u64,
-    /// Links that failed and were left out from then on.
+    /// Links that failed and were then left out.
     pub failures: Vec<String>,
-    /// Each time that GPUs were warmed again.
+    /// Each warming of the GPUs during the run.
     pub rewarmed: Vec<Rewarmed>,
     /// The error that ended the run, if the folder could not be written.
     pub error: Option<ProfilerError>,
 }
 
-/// Makes the steps that the folder lacks. A link that fails is left out from then on; when the folder
-/// can't be written the run ends.
+/// Makes the steps that the folder lacks. Leaves out a link after it fails; ends the run if the folder can't be
+/// written.
 pub fn run(
     station: &mut Station,
     recorder: &Recorder,
@@ -116,7 +116,7 @@ fn steps(
     let mut highest = Clocks::default();
     let mut spent = 0.0;
     for step in &remaining {
-        // Every step is one of the plan's own.
+        // Every step belongs to the plan.
         let Some(configuration) = plan.configuration(step.configuration) else { continue };
         if (hooks.is_interrupted)() {
             outcome.state = State::Interrupted;
@@ -205,7 +205,7 @@ impl Outcome {
     }
 }
 
-/// `alone` is about how long the step takes without load and warm-ups.
+/// Makes one measurement. `alone`: approximate duration of the step without load and warm-ups.
 fn measure(
     station: &mut Station,
     configuration: &Configuration,
@@ -229,14 +229,14 @@ fn measure(
     if load == Load::None {
         return carrier.measure(cargo, verify);
     }
-    // Under load everything takes longer, and the background must outlast it.
+    // Under load everything takes longer, and the background must outlast the measurement.
     carrier.begin_load(&load_pairs, alone.mul_f64(LOAD_LASTS))?;
     let measured = carrier.measure(cargo, verify);
     carrier.end_load()?;
     measured
 }
 
-/// Which pairs are in the background of a configuration.
+/// Returns the pairs of the background load of a configuration.
 fn load_pairs(
     station: &Station,
     configuration: &Configuration,
@@ -266,14 +266,14 @@ fn load_pairs(
     }
 }
 
-/// The highest clock seen of each end.
+/// Highest clock seen, by rank.
 #[derive(Default)]
 struct Clocks {
     by_rank: HashMap<u32, u32>,
 }
 
 impl Clocks {
-    /// Whether the clock is far below the highest.
+    /// Whether the clock is far below the highest one.
     fn has_dropped(&mut self, look: &Temperature) -> bool {
         let Some(mhz) = look.sm_clock_mhz else { return false };
         let highest = self.by_rank.entry(look.rank).or_insert(mhz);
@@ -320,7 +320,7 @@ fn sample_of(
         repetition: step.repetition,
         posted_ns: measured.posted_ns,
         t_oneway_ns,
-        // A clock agrees with itself.
+        // One clock needs no alignment.
         clock_uncertainty_ns: t_oneway_ns.map(|_| 0.0),
         t_rtt2_ns: time(measured.t_rtt2_ns),
         t_gpu_ns: time(measured.t_gpu_ns),

@@ -26,13 +26,13 @@ const SOON: Duration = Duration::from_secs(10);
 /// times them.
 struct FakeGpu {
     device: Arc<FakeDevice>,
-    /// For all but the timed transfers.
+    /// Used for all but the timed transfers.
     queue: Mutex<Queue>,
     source: DeviceMemory,
     sink: DeviceMemory,
-    /// Verification fails.
+    /// Makes verification fail.
     is_wrong: bool,
-    /// It can't raise flags in another's memory.
+    /// Prevents raising flags in the memory of another GPU.
     has_no_flags: bool,
     now_ns: i64,
     gated: Arc<AtomicU32>,
@@ -106,7 +106,7 @@ impl Accelerator for FakeGpu {
         self.copy(CopyPlace::Device(&other.sink, 0), CopyPlace::Device(&self.source, 0), bytes)?;
         let start_ns = self.now_ns;
         self.now_ns += 700 + bytes as i64;
-        // The source's stream learns of the end later than the sink.
+        // The source's stream sees the end later than the sink.
         let seen_ns = self.now_ns - 50;
         let sink_ns = [start_ns - 100_000, seen_ns];
         Ok(Some(TwoEnds { source_ns: [start_ns, self.now_ns], sink_ns }))
@@ -290,10 +290,10 @@ fn load_without_enough_endpoints_is_a_failure_with_the_number() {
     assert!(outcome.reason.unwrap().contains("needs 2 endpoints besides the pair; 1 are"));
 }
 
-/// Sends by the sources' own queues.
+/// Sends through the sources' own queues.
 struct FakeNccl {
     gpus: HashMap<u32, SharedAccelerator>,
-    /// It fails at this rank's sends.
+    /// Rank whose sends fail.
     broken: Option<u32>,
     now_ns: i64,
     sends: Arc<AtomicU32>,
@@ -377,12 +377,12 @@ fn nccls_wrong_bytes_and_broken_links_are_told_like_all_others() {
     assert!(outcome.failures.iter().any(|text| text == name), "{:?}", outcome.failures);
 }
 
-/// Devices that cool down once, and become warmer while the station copies more than it measures.
+/// Devices that cool down once, and warm up while the station copies more than it measures.
 struct FakeThermometer {
     gated: Arc<AtomicU32>,
-    /// The number of gated transfers when it became cold.
+    /// Number of gated transfers at the time of cooling down.
     cold: Mutex<Option<u32>>,
-    /// Whether copies warm it.
+    /// Whether copies warm the devices.
     warms: bool,
 }
 
@@ -411,7 +411,7 @@ impl Thermometer for FakeThermometer {
     }
 }
 
-/// `most`: the longest time for one warming.
+/// `most`: maximum duration of one warming.
 fn rewarmed(warms: bool, most: Duration) -> Vec<Rewarmed> {
     let mut bench = bench(|_, _| {}, &[Load::None]);
     let (gated, cold) = (bench.gated.clone(), Mutex::default());

@@ -1,4 +1,4 @@
-//! Everything that a profile needs: endpoints, their memory, paths and clocks.
+//! The station of a profile: endpoints, their memory, paths and clocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub enum Spot {
     Host,
 }
 
-/// The paths that can warm GPUs; the first one in use does.
+/// Paths that can warm GPUs; the first one in use does.
 pub const WARMING: [PathKind; 3] = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Nccl];
 
 /// Options of a station.
@@ -42,19 +42,19 @@ pub struct StationOptions {
     /// Endpoints in the order of their ranks.
     pub spots: Vec<Spot>,
     pub hostname: String,
-    /// The engine's settings, for the path tcp.
+    /// Engine settings, for the path tcp.
     pub config: Config,
-    /// The largest transfer, in bytes.
+    /// Largest transfer, in bytes.
     pub max_bytes: u64,
-    /// The seed of the pattern.
+    /// Seed of the pattern.
     pub seed: u64,
     /// Whether to prepare for background load.
     pub has_load: bool,
-    /// The library of the path nccl.
+    /// Library of the path nccl.
     pub nccl: Option<Arc<Nccl>>,
 }
 
-/// What a profile is made with. One thread uses it.
+/// Resources of a profile. One thread uses them.
 pub struct Station {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) carriers: HashMap<PathKind, Box<dyn Carrier>>,
@@ -68,7 +68,7 @@ pub struct Station {
 }
 
 impl StationOptions {
-    /// The endpoints, as a plan lists them. Makes no context on any device.
+    /// Returns the endpoints, as a plan lists them. Creates no context on any device.
     pub fn endpoints(&self) -> Vec<Endpoint> {
         let mut hosts = 0;
         let endpoint = |(rank, spot): (usize, &Spot)| {
@@ -89,7 +89,7 @@ impl StationOptions {
         self.spots.iter().enumerate().map(endpoint).collect()
     }
 
-    /// The paths that these endpoints have.
+    /// Returns the paths that these endpoints have.
     pub fn paths(&self) -> Vec<PathKind> {
         let all = [
             PathKind::CopyEngine,
@@ -101,7 +101,7 @@ impl StationOptions {
         all.into_iter().filter(|path| !self.pairs(*path).is_empty()).collect()
     }
 
-    /// The directed pairs that a path has, by kind of endpoint.
+    /// Returns the directed pairs that a path has, by kind of endpoint.
     pub fn pairs(&self, path: PathKind) -> Vec<(u32, u32)> {
         let has = |spot: &Spot| match path {
             PathKind::CopyEngine | PathKind::Kernel => matches!(spot, Spot::Gpu(_)),
@@ -116,7 +116,7 @@ impl StationOptions {
         all.filter(|(src, dst)| src != dst).collect()
     }
 
-    /// Bytes of host memory that a station takes.
+    /// Returns the bytes of host memory that a station takes.
     pub fn host_bytes(&self) -> u64 {
         let hosts = self.spots.iter().filter(|spot| matches!(spot, Spot::Host)).count() as u64;
         hosts * (self.source_bytes() + self.sink_bytes() + self.source_bytes())
@@ -140,7 +140,7 @@ impl StationOptions {
 }
 
 impl Station {
-    /// Takes the memory, fills it, opens the paths, and lets all GPUs reach each other.
+    /// Allocates and fills the memory, opens the paths, and enables access between all GPUs.
     ///
     /// # Errors
     /// If memory is short, GPUs don't reach each other although a path needs it, or an engine does
@@ -206,10 +206,10 @@ impl Station {
         Ok(station)
     }
 
-    /// A station of GPUs that somebody else opened, for paths between GPUs only.
+    /// Creates a station of GPUs that the caller opened, for paths between GPUs only.
     ///
     /// # Errors
-    /// A GPU that opens no queue.
+    /// If a GPU does not open a queue.
     pub fn of_gpus(
         endpoints: Vec<Endpoint>,
         gpus: Vec<Box<dyn Accelerator>>,
@@ -238,35 +238,35 @@ impl Station {
         })
     }
 
-    /// The same with another carrier for a path.
+    /// Replaces the carrier of a path.
     #[cfg(test)]
     pub(crate) fn with(mut self, path: PathKind, carrier: Box<dyn Carrier>) -> Self {
         self.carriers.insert(path, carrier);
         self
     }
 
-    /// The GPUs, which a path of a test shares.
+    /// Returns the GPUs, which a path of a test shares.
     #[cfg(test)]
     pub(crate) fn gpus(&self) -> HashMap<u32, SharedAccelerator> {
         self.gpus.clone()
     }
 
-    /// The clocks of the GPUs.
+    /// Returns the clocks of the GPUs.
     pub fn clocks(&self) -> &[ClockSource] {
         &self.clocks
     }
 
-    /// What could not be opened, one sentence each.
+    /// Returns what could not be opened, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The rails that the path tcp has.
+    /// Returns the rails of the path tcp.
     pub fn rails(&self) -> &[String] {
         &self.rails
     }
 
-    /// The floor of the host's timer, measured without a transfer, in ns.
+    /// Measures the floor of the host's timer, without a transfer, in ns.
     pub fn host_floor_ns(&self) -> f64 {
         let apart = (0..1000).map(|_| {
             let before = reference_ns();
@@ -275,10 +275,10 @@ impl Station {
         median(apart).unwrap_or(0.0)
     }
 
-    /// The floor of gated times of a path, measured without a transfer, in ns; `None` without GPUs.
+    /// Measures the floor of gated times of a path, without a transfer, in ns; `None` without GPUs.
     ///
     /// # Errors
-    /// What a device refuses.
+    /// If a device refuses.
     pub fn gpu_floor_ns(&self, path: PathKind) -> Result<Option<f64>, ProfilerError> {
         let Some((rank, gpu)) = self.gpus.iter().min_by_key(|(rank, _)| **rank) else {
             return Ok(None);
@@ -294,11 +294,11 @@ impl Station {
         Ok(median(empty))
     }
 
-    /// The cost of stamps between copies, for eight copies in a row between the first two GPUs, in
-    /// percent, by size in bytes. Empty without GPUs.
+    /// Measures the cost of stamps between copies, for eight copies in a row between the first two GPUs, in percent, by
+    /// size in bytes. Empty without GPUs, or if they don't reach each other.
     ///
     /// # Errors
-    /// What a device refuses.
+    /// If a device refuses.
     pub fn stamps_percent(&self) -> Result<BTreeMap<String, f64>, ProfilerError> {
         const COPIES: usize = 8;
         let mut found = BTreeMap::new();
@@ -332,15 +332,15 @@ impl Station {
         Ok(found)
     }
 
-    /// How long a flag takes between GPUs; empty where they don't reach each other.
+    /// Measures the time of a flag between GPUs; empty if they don't reach each other.
     ///
     /// # Errors
-    /// What a device refuses.
+    /// If a device refuses.
     pub fn peer_latencies(&self) -> Result<Vec<PeerLatency>, ProfilerError> {
         if self.peers { latencies(&self.clocks) } else { Ok(Vec::new()) }
     }
 
-    /// What is known of each endpoint.
+    /// Returns the description of each endpoint.
     pub fn metadata(&self, driver: Option<&str>) -> Vec<Metadata> {
         let metadata = |endpoint: &Endpoint| {
             let identity = self.identities.iter().find(|(rank, _)| *rank == endpoint.rank);
@@ -363,7 +363,7 @@ impl Station {
         self.endpoints.iter().map(metadata).collect()
     }
 
-    /// Whether some path between GPUs can warm them, see [`Self::warm_gpus`].
+    /// Whether a path between GPUs can warm them, see [`Self::warm_gpus`].
     pub fn can_warm(&self) -> bool {
         WARMING.iter().any(|path| self.carriers.contains_key(path))
     }
@@ -371,7 +371,7 @@ impl Station {
     /// Copies between all GPUs for this time, to warm them.
     ///
     /// # Errors
-    /// A copy that failed.
+    /// If a copy failed.
     pub fn warm_gpus(&mut self, time: std::time::Duration) -> Result<(), ProfilerError> {
         let ranks: Vec<u32> = self.gpus.keys().copied().collect();
         let bytes = self.gpus.values().map(|gpu| lock(gpu).source().len()).min().unwrap_or(0);
@@ -466,7 +466,7 @@ fn host_memory(options: &StationOptions, rank: u32) -> Result<(Memory, Memory), 
     Ok((source, sink))
 }
 
-/// How fast this machine allocates and fills memory now; `None` without memory.
+/// Measures how fast this machine allocates and fills memory; `None` without memory.
 pub(crate) fn fill_bytes_per_s() -> Option<f64> {
     const TRIED_BYTES: u64 = 16 << 20;
     let begin = std::time::Instant::now();
@@ -477,7 +477,7 @@ pub(crate) fn fill_bytes_per_s() -> Option<f64> {
     Some(2.0 * TRIED_BYTES as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// How fast this machine clears memory and compares it with the pattern; `None` without memory.
+/// Measures how fast this machine clears memory and compares it with the pattern; `None` without memory.
 pub(crate) fn check_bytes_per_s() -> Option<f64> {
     const TRIED_BYTES: u64 = 16 << 20;
     let sink = Memory::anonymous(TRIED_BYTES).ok()?;

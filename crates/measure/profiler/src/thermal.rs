@@ -1,5 +1,5 @@
-//! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which
-//! is opened at run time. Only [`crate::ClockLock`] changes settings.
+//! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which is opened at run
+//! time. Only [`crate::ClockLock`] changes settings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,25 +11,25 @@ use polyrail_profile::{Recorder, Temperature};
 
 use crate::reference_ns;
 
-/// Five looks a second: power is a mean over a second anyway, and a look takes some 100 µs.
+/// Reading interval: power is a mean over a second anyway, and a reading takes some 100 µs.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// The source of device readings; tests replace NVML here.
+/// Source of device readings; tests replace NVML here.
 pub trait Thermometer: Send + Sync {
-    /// One look at each device, by rank.
+    /// Reads each device, by rank.
     fn look(&self) -> Vec<Temperature>;
 
-    /// The version of the driver.
+    /// Returns the version of the driver.
     fn driver(&self) -> Option<String>;
 }
 
-/// Looks at devices; may be used from any thread.
+/// Reads devices; may be used from any thread.
 pub struct Watcher {
     thermometer: Box<dyn Thermometer>,
     latest: Mutex<Vec<Temperature>>,
 }
 
-/// NVML, with rank and identity of each device.
+/// NVML, with the rank and UUID of each device.
 struct NvmlThermometer {
     nvml: Nvml,
     devices: Vec<(u32, String)>,
@@ -38,17 +38,17 @@ struct NvmlThermometer {
 /// Another process on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// Which device, by its number here.
+    /// Index of the device in this process.
     pub device: u32,
-    /// The process, as this machine counts; others can't be seen from inside a container.
+    /// Process ID on this machine; inside a container, other processes are not visible.
     pub pid: u32,
-    /// Its name, if known.
+    /// Name of the process, if known.
     pub name: Option<String>,
 }
 
 impl Watcher {
-    /// Opens the library for these devices, by rank. The error is a sentence: without NVML a
-    /// profile only lacks temperatures.
+    /// Opens the library for these devices, by rank. The error is a sentence: without NVML, a profile only lacks
+    /// temperatures.
     ///
     /// # Errors
     /// If the library is missing or does not start.
@@ -58,31 +58,31 @@ impl Watcher {
         Ok(Self::of(Box::new(NvmlThermometer { nvml, devices })))
     }
 
-    /// Looks by something else.
+    /// Creates a watcher with another source of readings.
     pub fn of(thermometer: Box<dyn Thermometer>) -> Self {
         Self { thermometer, latest: Mutex::default() }
     }
 
-    /// The version of the driver.
+    /// Returns the version of the driver.
     pub fn driver(&self) -> Option<String> {
         self.thermometer.driver()
     }
 
-    /// The last look at a rank.
+    /// Returns the last reading of a rank.
     pub fn latest(&self, rank: u32) -> Option<Temperature> {
         let latest = self.latest.lock();
         latest.iter().find(|look| look.rank == rank).copied()
     }
 
-    /// Looks at all devices now.
+    /// Reads all devices now.
     pub fn look(&self) -> Vec<Temperature> {
         let looks = self.thermometer.look();
         *self.latest.lock() = looks.clone();
         looks
     }
 
-    /// Writes a look at each device five times a second, until `stop`. Ends silently if the folder
-    /// can't be written: the measuring thread reports that.
+    /// Writes a reading of each device five times a second, until `stop`. Ends silently if the folder can't be written:
+    /// the measuring thread reports that.
     pub(crate) fn log(&self, recorder: &Recorder, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             for look in self.look() {
@@ -124,7 +124,7 @@ impl NvmlThermometer {
     }
 }
 
-/// Other processes on these devices; empty without NVML, which then says so elsewhere.
+/// Returns other processes on these devices; empty without NVML, which is reported elsewhere.
 pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
     let Ok(nvml) = open_library() else { return Vec::new() };
     let mut found = Vec::new();
@@ -144,15 +144,15 @@ pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
     found
 }
 
-/// The identities of devices for [`crate::ClockLock`], valid in every process.
+/// Returns the identities of devices for [`crate::ClockLock`], valid in every process.
 pub fn device_names(devices: &[Identity]) -> Vec<String> {
     devices.iter().map(uuid_text).collect()
 }
 
-/// Locks the processors' clocks of these devices, until [`unlock_clocks`]: the lock outlives the process.
+/// Locks the processor clocks of these devices, until [`unlock_clocks`]: the lock outlives the process.
 ///
 /// # Errors
-/// A sentence with the reason: no NVML, no permission, a device that can't.
+/// If NVML or the permission is missing, or a device does not support it, as a sentence.
 pub(crate) fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
     let nvml = open_library()?;
     for name in names {
@@ -162,10 +162,10 @@ pub(crate) fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes the locks of all these devices; goes on if one refuses.
+/// Unlocks all these devices; continues if one refuses.
 ///
 /// # Errors
-/// A sentence with the reason, of the first device that refused.
+/// The error of the first device that refused, as a sentence.
 pub fn unlock_clocks(names: &[String]) -> Result<(), String> {
     let nvml = open_library()?;
     let mut ended = Ok(());
@@ -180,7 +180,7 @@ fn open_library() -> Result<Nvml, String> {
     Nvml::open(LIBRARY).map_err(|error| format!("NVML tells nothing: {error}"))
 }
 
-/// As NVML writes it: `GPU-8f3c…`.
+/// Formats a UUID as NVML does: `GPU-8f3c…`.
 pub(crate) fn uuid_text(identity: &Identity) -> String {
     let hex: String = identity.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];

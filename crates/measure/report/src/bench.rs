@@ -1,10 +1,11 @@
 //! The JSON of `polyrail bench`.
 //!
-//! A field that could not be measured is `null`, never zero. New fields may appear within a
-//! version; [`SCHEMA_VERSION`] is raised when one changes its meaning or goes away.
+//! A field that could not be measured is `null`, never zero. Fields may be added within a version; [`SCHEMA_VERSION`]
+//! is raised when a field changes its meaning or is removed.
 
 mod against;
 mod csv;
+mod fit;
 mod limit;
 mod memory;
 mod placement;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use against::{AgainstAlone, AgainstRaw, AgainstSample, Baseline, LoneRail, SweepRow};
+pub use fit::{Fit, FitEnd, Fits};
 pub use limit::{Limit, LimitKind};
 pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};
@@ -26,94 +28,96 @@ pub use tried::{RatioInterval, Tried};
 
 use crate::head::{RunHead, Tool};
 
-/// The version of [`BenchReport`].
+/// Version of [`BenchReport`].
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Everything one run of `polyrail bench` found out.
+/// Results of one run of `polyrail bench`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
     #[serde(flatten)]
     pub head: RunHead,
     /// The machine on this side.
     pub host: Host,
-    /// What is on the other side; `null` when it was never reached.
+    /// The other side; `null` if it was never reached.
     pub peer: Option<PeerView>,
-    /// The settings in effect on this side, each with where it came from.
+    /// Settings in effect on this side, each with its origin.
     pub config: BTreeMap<String, Setting>,
-    /// The shaped links in use; `null` on real ones.
+    /// Shaped links in use; `null` on real links.
     pub lab: Option<Lab>,
-    /// The memory on this side; `null` in reports of earlier versions.
+    /// Memory on this side; `null` in reports of earlier versions.
     #[serde(default)]
     pub memory: Option<MemoryPlace>,
-    /// Where the threads that move data ran; `null` in reports of earlier versions.
+    /// Placement of the threads that move data; `null` in reports of earlier versions.
     #[serde(default)]
     pub placement: Option<Placement>,
-    /// What protected the run; `null` when the other side was never reached, and in reports of earlier
-    /// versions.
+    /// Protection of the run; `null` if the other side was never reached, and in reports of earlier versions.
     #[serde(default)]
     pub protection: Option<Protection>,
     /// One entry per size, in the order measured.
     pub results: Vec<BenchResult>,
-    /// What limits the largest size; `null` without a result.
+    /// Limit of the largest size; `null` without a result.
     pub limit: Option<Limit>,
-    /// The file with a sample per second (`docs/sample.md`); `null` without `--sample`.
+    /// Result of `--fit`, for NICs of the requested rates; `null` without `--fit`, and in reports of earlier versions.
+    #[serde(default)]
+    pub fit: Option<Fit>,
+    /// File with a sample per second (`docs/sample.md`); `null` without `--sample`.
     #[serde(default)]
     pub samples_file: Option<String>,
-    /// Whether the run was stopped before its end.
+    /// Whether the run was stopped early.
     pub interrupted: bool,
 }
 
-/// A machine, as far as it affects the figures.
+/// Properties of a machine that affect the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     pub hostname: String,
-    /// Tells two machines of one name apart; equal exactly on one machine since its start.
+    /// Distinguishes machines of the same name; equal only on one machine between two boots.
     pub boot_id: Option<String>,
-    /// The kernel's release, such as `6.18.44`.
+    /// Kernel release, such as `6.18.44`.
     pub kernel: String,
-    /// The model of the first CPU.
+    /// Model of the first CPU.
     pub cpu_model: Option<String>,
-    /// How many CPUs are switched on.
+    /// Number of CPUs online.
     pub cpus: usize,
-    /// How many CPUs' worth of time this process may use.
+    /// Number of CPUs' worth of time that this process may use.
     pub cpus_allowed: usize,
     /// Memory of the machine, in bytes.
     pub memory_bytes: Option<u64>,
-    /// The congestion control that the system gives to new connections.
+    /// Default congestion control of the system for new connections.
     pub congestion_control: Option<String>,
-    /// Whether the memory uses huge pages: the words of the kernel, such as `madvise`.
+    /// The kernel's setting for huge pages, such as `madvise`.
     pub transparent_hugepage: Option<String>,
 }
 
-/// The other side, by its own account.
+/// The other side, as it reports itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// The engine's name on the other side.
+    /// Name of the engine on the other side.
     pub name: String,
     pub tool: Tool,
     pub host: Host,
     /// Whether both sides are on one machine.
     pub same_host: bool,
-    /// The settings in effect there.
+    /// Settings in effect there.
     pub config: BTreeMap<String, Setting>,
-    /// The memory there; `null` in reports of earlier versions.
+    /// Memory there; `null` in reports of earlier versions.
     #[serde(default)]
     pub memory: Option<MemoryPlace>,
 }
 
-/// A setting's effective value.
+/// Effective value of a setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// A number, a flag or a text.
     pub value: serde_json::Value,
-    /// Where it came from, such as `default` or `env POLYRAIL_CHANNELS`.
+    /// Origin of the value, such as `default` or `env POLYRAIL_CHANNELS`.
     pub origin: String,
 }
 
-/// The lab that the run was made in.
+/// The lab that the run used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lab {
-    /// Each rail's rate in bits per second, `null` for an unlimited one.
+    /// Rate of each rail in bits per second; `null` for an unlimited rail.
     pub rails_bits_per_s: Vec<Option<u64>>,
 }
 
@@ -157,6 +161,7 @@ pub(crate) mod tests {
             protection: None,
             results: vec![result::tests::sample_result(limit.clone())],
             limit: Some(limit),
+            fit: None,
             samples_file: None,
             interrupted: false,
         }
@@ -193,5 +198,20 @@ pub(crate) mod tests {
         let report = sample_report();
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<BenchReport>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn a_report_of_an_earlier_version_reads_back() {
+        let mut json = serde_json::to_value(sample_report()).unwrap();
+        let against = json["results"][0]["against"].as_object_mut().unwrap();
+        for key in ["spread_ratio", "spread_cpu_ratio"] {
+            assert!(against.remove(key).is_some(), "{key}");
+        }
+        let result = json["results"][0].as_object_mut().unwrap();
+        assert!(result.remove("events").is_some());
+        let report: BenchReport = serde_json::from_value(json).unwrap();
+        assert!(report.results[0].events.is_empty());
+        let against = report.results[0].against.as_ref().unwrap();
+        assert_eq!((against.ratio, against.spread_ratio), (1.0, None));
     }
 }

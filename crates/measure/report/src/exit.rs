@@ -1,11 +1,11 @@
-//! The exit codes of the `polyrail` command: part of its stable interface.
+//! Exit codes of the `polyrail` command, part of its stable interface.
 
 use std::io;
 
 /// Everything succeeded, and every verdict is positive.
 pub const OK: u8 = 0;
 
-/// The work was done, and its verdict is negative, such as a regression or a failed check.
+/// The work was done, but the verdict is negative, such as a regression or a failed check.
 pub const VERDICT: u8 = 1;
 
 /// The command line or the configuration can't be used; nothing was changed.
@@ -17,14 +17,14 @@ pub const ENVIRONMENT: u8 = 3;
 /// The other side, the way to it, or a transfer failed.
 pub const PEER: u8 = 4;
 
-/// Bytes arrived that are not the bytes that were sent.
+/// The bytes that arrived differ from the bytes that were sent.
 pub const DATA: u8 = 5;
 
-/// Stopped by Ctrl-C or a termination signal; results so far were still written.
+/// Stopped by Ctrl-C or a termination signal; the results so far were written.
 pub const INTERRUPTED: u8 = 130;
 
-/// The code for what the system refuses. A place or a file that can't be what was named, whoever asks, is a wrong
-/// argument; a permission, room or anything else that this machine lacks is not.
+/// Returns the exit code for an error of the operating system. A path that is wrong for every user is a usage error; a
+/// missing permission, missing space and anything else that this machine lacks are not.
 pub fn of_io(error: &io::Error) -> u8 {
     if polyrail_config::is_wrong_path(error.kind()) { USAGE } else { ENVIRONMENT }
 }

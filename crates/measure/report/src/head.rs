@@ -1,22 +1,22 @@
-//! The head of every report of a run.
+//! The header of every run report.
 
 use serde::{Deserialize, Serialize};
 
-/// The program and its run; the keys stand beside those of the report.
+/// The program and its run; its keys are on the same level as those of the report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunHead {
     pub schema_version: u32,
-    /// The program on this side.
+    /// Program on this side.
     pub tool: Tool,
-    /// The command line, without the program's name.
+    /// Command line, without the program's name.
     pub arguments: Vec<String>,
-    /// When the run began, in milliseconds since 1970 UTC.
+    /// Start of the run, in milliseconds since 1970 UTC.
     pub started_unix_ms: u64,
-    /// The time of the whole run, in seconds.
+    /// Duration of the whole run, in seconds.
     pub elapsed_s: f64,
-    /// Everything that was switched off or differs from the request, one sentence each.
+    /// Features that were switched off and differences from the request, one sentence each.
     pub notes: Vec<String>,
-    /// The error that ended the run early, for people; `null` when it came to its end.
+    /// Error that ended the run early, as text for people; `null` if the run completed.
     pub error: Option<String>,
 }
 

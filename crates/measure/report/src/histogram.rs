@@ -1,12 +1,12 @@
-//! Percentiles of any number of times in a fixed amount of memory.
+//! Percentiles of any number of times in fixed memory.
 
 /// Times in nanoseconds, counted in buckets no wider than 1/128 of their value.
 ///
-/// Recording is a few instructions and never allocates, so that it does not disturb what it
-/// measures. Minimum and maximum are exact; quantiles are off by at most 0.4 %.
+/// Recording takes a few instructions and never allocates, so it does not disturb the measurement. Minimum and maximum
+/// are exact; quantiles are off by at most 0.4 %.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// For each power of two above the exact part, [`HALF`] buckets of equal width.
+    /// A bucket for each value below [`EXACT`]; above, [`HALF`] buckets of equal width for each power of two.
     counts: Vec<u64>,
     count: u64,
     min_ns: u64,
@@ -37,23 +37,23 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many times were counted.
+    /// Returns the number of recorded times.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The smallest time, or `None` when nothing was counted.
+    /// Returns the minimum, or `None` if nothing was recorded.
     pub fn min_ns(&self) -> Option<u64> {
         (self.count > 0).then_some(self.min_ns)
     }
 
-    /// The largest time, or `None` when nothing was counted.
+    /// Returns the maximum, or `None` if nothing was recorded.
     pub fn max_ns(&self) -> Option<u64> {
         (self.count > 0).then_some(self.max_ns)
     }
 
-    /// The time that the share `q` (0 to 1) of all counted times does not exceed; `None` when
-    /// nothing was counted.
+    /// Returns the time that the share `q` (0 to 1) of all recorded times does not exceed; `None` if nothing was
+    /// recorded.
     pub fn quantile_ns(&self, q: f64) -> Option<u64> {
         let rank = (q.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -65,10 +65,10 @@ impl Histogram {
     }
 }
 
-/// Values below this have a bucket of their own.
+/// Values below this each have their own bucket.
 const EXACT: u64 = 256;
 const EXACT_BITS: u32 = EXACT.ilog2();
-/// Buckets per power of two above.
+/// Buckets per power of two above [`EXACT`].
 const HALF: usize = EXACT as usize / 2;
 const BUCKETS: usize = EXACT as usize + (64 - EXACT_BITS as usize) * HALF;
 

@@ -1,6 +1,6 @@
-//! Numbers for people: few digits, always a unit or a column that names it.
+//! Numbers for people: few digits, and always a unit or a column that names it.
 
-/// A time given in microseconds, in the unit that keeps it short: `4.41us`, `1.25ms`, `2.10s`.
+/// Formats a time given in microseconds, in the unit that keeps it short: `4.41us`, `1.25ms`, `2.10s`.
 pub fn show_micros(micros: f64) -> String {
     let (value, unit) = match micros {
         m if m < 1_000.0 => (m, "us"),
@@ -10,27 +10,27 @@ pub fn show_micros(micros: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// A rate in GB/s without its unit.
+/// Formats a rate in GB/s, without its unit.
 pub fn show_gb_per_s(rate: f64) -> String {
     if rate != 0.0 && rate < 0.01 { format!("{rate:.5}") } else { three_digits(rate) }
 }
 
-/// A ratio with the two decimals that the figures need.
+/// Formats a ratio with two decimals.
 pub fn show_ratio(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
-/// A number of things: `1 flow`, `2 flows`.
+/// Formats a number of things: `1 flow`, `2 flows`.
 pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A count, shortened from ten million on: `12.3M`.
+/// Formats a count, shortened from ten million on: `12.3M`.
 pub fn show_count(count: u64) -> String {
     if count < 10_000_000 { count.to_string() } else { format!("{:.1}M", count as f64 / 1e6) }
 }
 
-/// Things per second, shortened from a thousand on: `431k`, `1.20M`.
+/// Formats a rate per second, shortened from a thousand on: `431k`, `1.20M`.
 pub fn show_rate(rate: f64) -> String {
     match rate {
         r if r >= 999_500.0 => three_digits(r / 1e6) + "M",
@@ -39,7 +39,7 @@ pub fn show_rate(rate: f64) -> String {
     }
 }
 
-/// Memory in the unit of 1024 that keeps it short: `512 B`, `2.00 TiB`.
+/// Formats a memory size in the unit of 1024 that keeps it short: `512 B`, `2.00 TiB`.
 pub fn show_memory(bytes: u64) -> String {
     let scale = |unit: &str, shift: u32| {
         format!("{} {unit}", three_digits(bytes as f64 / (1_u64 << shift) as f64))
@@ -62,7 +62,8 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// A word of a command as reports have it, which are passed on: an invitation (`pr2-…`) lets in whoever has it.
+/// Returns a word of a command line with its invitations shortened to `pr2-…`. Reports are passed on, and an invitation
+/// admits everyone who has it.
 pub fn without_invitation(word: &str) -> String {
     let mut parts = word.split(INVITATION_PREFIX);
     let mut shown = parts.next().unwrap_or_default().to_owned();

@@ -6,7 +6,7 @@ use polyrail_config::harmless;
 
 use crate::wrap::{width, words, wrapped};
 
-/// The alignment of a cell in its column.
+/// Alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     Left,
@@ -27,8 +27,9 @@ impl Table {
         self
     }
 
-    /// Adds a row; cells that are missing stay empty, and those without a column are left out. A tab becomes a space, since it
-    /// would move the cells behind it. A cell is one line: names in it come from peers and devices.
+    /// Adds a row. Missing cells stay empty, and cells without a column are dropped. A tab becomes a space, since it
+    /// would move the cells after it. A cell is one line: the names in it come from peers and devices, so control
+    /// characters are escaped.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let mut cells: Vec<String> =
             cells.into_iter().map(|cell| harmless(&cell.replace('\t', " "), &[])).collect();
@@ -36,13 +37,13 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether there is no row: headings alone say nothing.
+    /// Whether the table has no rows; headings alone say nothing.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The text for a terminal of so many columns: what is wider goes on in the next line, within its own column. Where
-    /// nothing limits a line, each row is one.
+    /// Formats the table for a terminal of `columns` columns. Wider cells continue on the next line, within their own
+    /// column. Without a limit, each row is one line.
     pub fn fitted(&self, columns: Option<usize>) -> String {
         let widths = self.widths(columns.unwrap_or(usize::MAX));
         let headings: Vec<String> = self.columns.iter().map(|(text, _)| text.clone()).collect();
@@ -50,7 +51,7 @@ impl Table {
         rows.map(|row| self.lines(row, &widths)).collect()
     }
 
-    /// A row, each line with its end and without spaces before that.
+    /// Formats a row. Each line ends with a newline and has no trailing spaces.
     fn lines(&self, row: &[String], widths: &[usize]) -> String {
         let cells: Vec<Vec<String>> =
             row.iter().zip(widths).map(|(cell, width)| broken(cell, *width)).collect();
@@ -61,7 +62,7 @@ impl Table {
             for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
                 let gap = if index == 0 { "" } else { GAP };
                 let part = cell.get(at).map_or("", String::as_str);
-                // A width in a format may be 65535 at most, and a name can be longer.
+                // A width in a format string is at most 65535, and a name can be longer.
                 let pad = " ".repeat(width.saturating_sub(part.chars().count()));
                 line += &match self.columns[index].1 {
                     Align::Left => format!("{gap}{part}{pad}"),
@@ -74,8 +75,8 @@ impl Table {
         text
     }
 
-    /// What the columns need, or less where that is more than so many in all: the widest ones break between words first, and
-    /// then within them. A number never breaks.
+    /// Returns the widths of the columns, shrunk to `most` in total if needed. The widest columns shrink first: at
+    /// first they break between words, then within words. A number never breaks.
     fn widths(&self, most: usize) -> Vec<usize> {
         let of = |measure: &dyn Fn(&str, bool) -> usize| {
             let columns = self.columns.iter().enumerate();
@@ -107,17 +108,17 @@ impl Table {
 }
 
 const GAP: &str = "  ";
-/// A column within whose words lines break has at least so many columns of the terminal.
+/// Minimum width of a column that breaks within words.
 const NARROWEST: usize = 8;
-/// Behind these a long word breaks best.
+/// A long word preferably breaks after one of these.
 const JOINTS: [char; 8] = ['/', ',', '.', '_', '-', '=', ':', '@'];
 
-/// The lines of a cell.
+/// Returns the lines of a cell.
 fn broken(cell: &str, columns: usize) -> Vec<String> {
     wrapped(cell, columns, 0).into_iter().flat_map(|line| cut(line, columns)).collect()
 }
 
-/// What no space breaks.
+/// Cuts a line that is too wide, even within a word.
 fn cut(mut line: String, columns: usize) -> Vec<String> {
     let mut parts = Vec::new();
     while let Some((end, _)) = line.char_indices().nth(columns).filter(|_| columns > 0) {
@@ -129,7 +130,7 @@ fn cut(mut line: String, columns: usize) -> Vec<String> {
     parts
 }
 
-/// Each row in a line of its own.
+/// Writes each row on one line.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.fitted(None))
@@ -176,7 +177,7 @@ mod tests {
             assert_eq!((count("many"), count("say")), (3, 3), "{columns}:\n{text}");
             assert!(text.contains("  16.8 MB"), "a number stays whole: {text}");
         }
-        // Words break only where nothing else helps, and behind a sign between their parts.
+        // Words break only if nothing else helps, and then after a joint.
         let path = "/proc/sys/net/ipv4/tcp_congestion_control";
         assert!(wide().fitted(Some(80)).contains(path));
         let narrow = wide().fitted(Some(40));

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use polyrail_config::Invalid;
 
-/// The most sizes one list may name, ranges written out.
+/// Maximum number of sizes in a list, with ranges expanded.
 pub const SIZES_LIMIT: usize = 256;
 
-/// A size or time that can't be read.
+/// A size or time that can't be parsed.
 ///
-/// The message is a phrase for a caller to put after the field and the value.
+/// The message is a phrase to put after the field and the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; allowed: {allowed}")]
 pub struct BadUnit {
@@ -19,7 +19,7 @@ pub struct BadUnit {
 }
 
 impl BadUnit {
-    /// How to write it, where that is known.
+    /// Returns how to write the value, if known.
     pub fn help(&self) -> Option<String> {
         self.help.clone()
     }
@@ -34,11 +34,14 @@ impl BadUnit {
     }
 }
 
-/// Reads one size in bytes, such as `8`, `64KiB` (1024) or `64kB` (1000).
+/// Parses one size in bytes, such as `8`, `64KiB` (1024) or `64kB` (1000). A bare `K`, `M` or `G` means 1024, which
+/// [`bare_unit_note`] points out; settings refuse it.
 ///
 /// # Errors
-/// As [`polyrail_config::parse_size`]; also 0 and sizes above 1 TiB.
+/// See [`polyrail_config::parse_size`]; also for 0 and sizes above 1 TiB.
 pub fn parse_size(text: &str) -> Result<u64, BadUnit> {
+    let whole = bare(text).map(|(digits, letter)| format!("{digits}{letter}iB"));
+    let text = whole.as_deref().unwrap_or(text);
     match polyrail_config::parse_size(text).map_err(of(SIZE_ALLOWED))? {
         0 => Err(BadUnit::new("is zero", SIZE_ALLOWED)),
         bytes if bytes <= SIZE_MAX => Ok(bytes),
@@ -46,11 +49,28 @@ pub fn parse_size(text: &str) -> Result<u64, BadUnit> {
     }
 }
 
-/// Reads a list of sizes: `8,64KiB,64MiB`. An item `8..1GiB` doubles from the first size to the
-/// last.
+/// Returns a note for people on how the first size with a bare `K`, `M` or `G` in a list is read.
+pub fn bare_unit_note(list: &str) -> Option<String> {
+    let (digits, letter) = list.split(',').flat_map(|item| item.split("..")).find_map(bare)?;
+    let thousand = if letter == 'K' { 'k' } else { letter };
+    Some(format!(
+        "{digits}{letter} is taken as {digits}{letter}iB (1024); {digits}{thousand}B is 1000"
+    ))
+}
+
+/// Splits a size with a bare unit, such as `64K`, into digits and unit.
+fn bare(text: &str) -> Option<(&str, char)> {
+    let text = text.trim();
+    let letter = text.chars().last().filter(|letter| "KMG".contains(*letter))?;
+    let digits = &text[..text.len() - 1];
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some((digits, letter))
+}
+
+/// Parses a list of sizes: `8,64KiB,64MiB`. An item `8..1GiB` doubles from the first size up to the last.
 ///
 /// # Errors
-/// As [`parse_size`]; also a range that runs backwards, and more than [`SIZES_LIMIT`] sizes.
+/// See [`parse_size`]; also for a range that runs backwards, and for more than [`SIZES_LIMIT`] sizes.
 pub fn parse_sizes(text: &str) -> Result<Vec<u64>, BadUnit> {
     let mut sizes = Vec::new();
     for item in text.split(',') {
@@ -62,7 +82,7 @@ pub fn parse_sizes(text: &str) -> Result<Vec<u64>, BadUnit> {
                     let swapped = format!("write the smaller size first, like {last}..{first}");
                     return Err(BadUnit::new("runs backwards", RANGE_ALLOWED).with_help(swapped));
                 }
-                // Sizes end at 1 TiB, so that doubling never overflows.
+                // Sizes end at 1 TiB, so doubling never overflows.
                 sizes.extend(
                     std::iter::successors(Some(first), |size| Some(size * 2))
                         .take_while(|size| *size <= last),
@@ -76,10 +96,10 @@ pub fn parse_sizes(text: &str) -> Result<Vec<u64>, BadUnit> {
     Ok(sizes)
 }
 
-/// Reads a time with its unit: `20us`, `250ms`, `3s`, `2min`, `1h`.
+/// Parses a time with its unit: `20us`, `250ms`, `3s`, `2min`, `1h`.
 ///
 /// # Errors
-/// As [`polyrail_config::parse_time`]; also times above a day.
+/// See [`polyrail_config::parse_time`]; also for times above a day.
 pub fn parse_duration(text: &str) -> Result<Duration, BadUnit> {
     match polyrail_config::parse_time(text).map_err(of(TIME_ALLOWED))? {
         time if time <= TIME_MAX => Ok(time),
@@ -93,7 +113,7 @@ const RANGE_ALLOWED: &str = "sizes and ranges such as 8,64KiB or 8..1GiB";
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 const TIME_ALLOWED: &str = "0s to 24h in us, ms, s, min or h";
 
-/// Adds what is allowed to what is wrong.
+/// Adds the allowed values to an error.
 fn of(allowed: &'static str) -> impl Fn(Invalid) -> BadUnit {
     move |Invalid { reason, help }| BadUnit { reason, allowed, help }
 }
@@ -110,9 +130,17 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_k_m_or_g_is_refused_with_both_readings() {
-        let error = parse_size("64K").unwrap_err();
-        assert!(error.to_string().starts_with("has the unit `K`, which is ambiguous; allowed: 1"));
+    fn a_bare_k_m_or_g_is_1024_and_other_short_units_are_refused_with_both_readings() {
+        assert_eq!(["64K", "1M", " 2G "].map(parse_size), [Ok(64 << 10), Ok(1 << 20), Ok(2 << 30)]);
+        assert_eq!(parse_sizes("512,1K..2K"), Ok(vec![512, 1024, 2048]));
+        let note = "64K is taken as 64KiB (1024); 64kB is 1000";
+        assert_eq!(bare_unit_note("8,64K..1M").as_deref(), Some(note));
+        assert_eq!(bare_unit_note("1M").unwrap(), "1M is taken as 1MiB (1024); 1MB is 1000");
+        for whole in ["8", "64KiB", "64kB", "K", "", "1.5M"] {
+            assert_eq!(bare_unit_note(whole), None, "{whole}");
+        }
+        let error = parse_size("64Ki").unwrap_err();
+        assert!(error.to_string().starts_with("has the unit `Ki`, which is ambiguous; allowed: 1"));
         assert_eq!(error.help().unwrap(), "write 64KiB (1024) or 64kB (1000)");
     }
 

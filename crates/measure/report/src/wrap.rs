@@ -1,7 +1,7 @@
-//! Breaks lines that are wider than a terminal.
+//! Breaks lines that are wider than the terminal.
 
-/// Breaks a line between words into lines of so many columns; those behind the first are indented. What stands in backticks
-/// is one word, because people copy it. A word that is wider has a line of its own.
+/// Breaks a line between words into lines of `columns` columns; lines after the first are indented. Text in backticks
+/// is one word, because people copy it. A word that is too wide gets its own line.
 pub fn wrapped(line: &str, columns: usize, indent: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut begun: Option<String> = None;
@@ -20,8 +20,8 @@ pub fn wrapped(line: &str, columns: usize, indent: usize) -> Vec<String> {
     lines
 }
 
-/// Sentences that break between words where a terminal of so many columns would break within one. A line that is indented
-/// is a command to copy, or somebody else's. Where nothing limits a line, the text stays as it is.
+/// Breaks sentences between words, where a terminal of `columns` columns would break within a word. An indented line is
+/// a command to copy or text from elsewhere, and stays whole. Without a limit, the text stays unchanged.
 pub fn sentences(text: &str, columns: Option<usize>) -> String {
     let Some(columns) = columns else { return text.to_owned() };
     let broken = |line: &str| match line.starts_with(' ') {
@@ -31,15 +31,15 @@ pub fn sentences(text: &str, columns: Option<usize>) -> String {
     text.split('\n').map(broken).collect::<Vec<_>>().join("\n")
 }
 
-/// Of what goes on in the next line.
+/// Indentation of continuation lines.
 const INDENT: usize = 4;
 
-/// How many columns a text takes.
+/// Width of a text, in columns.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// What [`wrapped`] keeps together.
+/// Splits a line at spaces into words; a quoted part (in backticks) stays one word.
 pub(crate) fn words(line: &str) -> Vec<&str> {
     let (mut words, mut begin, mut is_quoted) = (Vec::new(), 0, false);
     for (at, sign) in line.char_indices() {

@@ -1,11 +1,10 @@
 //! ASTRA-sim's analytical network.
 //!
-//! Its GB are 2³⁰ bytes. Its two backends compute different times from one file: without congestion
-//! a message takes `hops * latency + size / bandwidth`; with congestion each link stores and
-//! forwards, so that a message through a switch pays `size / bandwidth` twice. Between fully
-//! connected endpoints there is one hop and both agree; for a switch there is a file for each
-//! backend, with latency (and bandwidth, with congestion) such that one message takes the measured
-//! time.
+//! A GB of ASTRA-sim is 2³⁰ bytes. Its two backends compute different times from one file: without congestion a message
+//! takes `hops * latency + size / bandwidth`; with congestion each link stores and forwards, so a message through a
+//! switch pays `size / bandwidth` twice. Between fully connected endpoints there is one hop and both agree. For a
+//! switch there is a file for each backend, with a latency (and a bandwidth, with congestion) such that one message
+//! takes the measured time.
 
 use super::{Common, File, common};
 use crate::analysis::Analysis;
@@ -25,7 +24,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
         return Err(AnalyzeError::Export { target: NAME, why });
     }
     let gib_per_s = common.gb_per_s * 1e9 / GIB;
-    // Where the sizes don't determine a latency, the best line has none.
+    // If the sizes don't determine a latency, the best line has none.
     let latency_ns = common.line.latency_ns.unwrap_or(0.0);
     let file = |name: &str, topology: &str, note: &str, gib_per_s: f64, latency_ns: f64| {
         let head = head(analysis, &common, note);
@@ -80,7 +79,7 @@ fn head(analysis: &Analysis, common: &Common<'_>, note: &str) -> String {
          {gb_per_s:.3} GB/s (10^9); {off}\n{refused}# bandwidth is in units of 2^30 \
          bytes/s, as ASTRA-sim reads it; latency in ns per hop\n# {note}\n",
         links.len(),
-        // A comment ends with its line.
+        // A line break would end the comment.
         analysis.about.hostname.replace(['\n', '\r'], " "),
         line.latency_ns.unwrap_or(0.0),
     )

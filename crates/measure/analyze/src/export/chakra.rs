@@ -1,13 +1,12 @@
-//! Chakra execution traces, `chakra.<rank>.et`: every configuration as a send at its source and a
-//! receive at its sink, with peer, tag and size, which is what ASTRA-sim's feeder matches them by.
+//! Chakra execution traces, `chakra.<rank>.et`: every configuration as a send at its source and a receive at its sink.
+//! Both have peer, tag and size, which ASTRA-sim's feeder matches them by.
 //!
-//! A trace is a `GlobalMetadata` and then `Node`s, each behind its length (`et_def.proto`). The
-//! feeder wants `comm_size` as `int64` (it reads any other type as 0), `comm_src`, `comm_dst` and
-//! `comm_tag` as `int32`, and `is_cpu_op` false. Whole microseconds are all that a node has for its
-//! time, so the nanoseconds are in an attribute of our own.
+//! A trace is a `GlobalMetadata` and then `Node`s, each after its length (`et_def.proto`). The feeder expects
+//! `comm_size` as `int64` (it reads any other type as 0), `comm_src`, `comm_dst` and `comm_tag` as `int32`, and
+//! `is_cpu_op` false. A node's time has whole microseconds only, so an additional attribute holds the nanoseconds.
 //!
-//! Every rank makes its transfers in the order of the plan, one after the other. The order is the
-//! same on all ranks, so no deadlock is possible.
+//! Every rank makes its transfers in the order of the plan, one after the other. All ranks have the same order, so no
+//! deadlock is possible.
 
 use polyrail_profile::protobuf::Message;
 

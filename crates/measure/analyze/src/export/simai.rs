@@ -1,11 +1,9 @@
-//! SimAI: a topology for its packet simulator, and a table of measured send latencies that replaces
-//! the values it ships with.
+//! SimAI: a topology for its packet simulator, and a table of measured send latencies that replaces its default values.
 //!
-//! The topology's first line has nodes, GPUs per server, NVSwitches, other switches, links and the
-//! type of GPU; the second the switches; then one line per link with rate, delay and error rate.
-//! Packets stream through a switch, so that a link has the whole rate. SimAI adds its send latency
-//! to the delays of the links. So links get the delay of SimAI's own topologies, and the send
-//! latency gets the rest.
+//! The topology's first line has nodes, GPUs per server, NVSwitches, other switches, links and the type of GPU; the
+//! second line has the switches; then follows one line per link with rate, delay and error rate. Packets stream through
+//! a switch, so a link has the whole rate. SimAI adds its send latency to the delays of the links. So links get the
+//! delay of SimAI's own topologies, and the send latency gets the rest.
 
 use std::fmt::Write as _;
 
@@ -17,10 +15,10 @@ use crate::analysis::Analysis;
 use crate::error::AnalyzeError;
 
 const NAME: &str = "SimAI";
-/// The delay of one link in SimAI's own topologies; a message passes two.
+/// Delay of one link in SimAI's own topologies; a message passes two links.
 const LINK_DELAY_NS: f64 = 25.0;
-/// The types of GPU that it tells apart, and what stands in a model's name for each. An H200 is an H100
-/// with other memory.
+/// GPU types that SimAI distinguishes: a part of the model's name, and SimAI's word for it. An H200 is an H100 with
+/// other memory.
 const TYPES: [(&str, &str); 5] =
     [("A100", "A100"), ("A800", "A800"), ("H100", "H100"), ("H200", "H100"), ("H800", "H800")];
 
@@ -38,7 +36,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
         );
         return Err(AnalyzeError::Export { target: NAME, why });
     }
-    // Within one host the switch stands for NVLink, between hosts for the network.
+    // Within one host the switch represents NVLink, between hosts the network.
     let (nvswitches, switches) = if hosts.len() == 1 { (1, 0) } else { (0, 1) };
     let gpu = match endpoints[0].kind {
         EndpointKind::Gpu => analysis.about.models[0].as_deref().unwrap_or("GPU"),
@@ -70,7 +68,7 @@ pub(super) fn export(analysis: &Analysis) -> Result<Vec<File>, AnalyzeError> {
             format!("{:.4}", one.gb_per_s / peak),
         ]);
     }
-    // Its own table has one number for each protocol: the time of a transfer that is all latency.
+    // SimAI's own table has one number for each protocol: the time of a transfer that is all latency.
     let smallest = common.links.iter().map(|link| link.smallest_ns);
     let smallest_ns = crate::stats::median_of(smallest).unwrap_or(0.0);
     let latency_ns = (smallest_ns - 2.0 * LINK_DELAY_NS).max(0.0);

@@ -6,7 +6,7 @@ use super::File;
 use crate::analysis::Analysis;
 use crate::error::AnalyzeError;
 
-/// The first column has no heading: it is the index of a data frame.
+/// Headings; the first column has none, because it is the index of a data frame.
 const HEADINGS: [&str; 12] = [
     "",
     "time_stats.send_recv.min",

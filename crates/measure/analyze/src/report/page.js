@@ -1,6 +1,5 @@
 // The report itself, from the JSON of `polyrail analyze --json`.
 
-const COLORS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
 const names = data.endpoints.map((endpoint) => endpoint.name);
 const paths = [...new Set(data.links.map((link) => link.path))];
 const sizes = [...new Set(data.configurations.map((one) => one.size_bytes))].sort((a, b) => a - b);
@@ -8,40 +7,27 @@ const quiet = data.configurations.filter((one) => one.load === "none");
 const metricOf = Object.fromEntries(data.metrics.map((one) => [one.path, one.metric]));
 const pairName = (one) => `${names[one.src]} → ${names[one.dst]}`;
 const linkName = (one) => pairName(one) + (paths.length > 1 ? `, ${one.path}` : "");
-const colorOf = (index) => COLORS[index % COLORS.length];
 const REGIMES = { latency_bound: ["latency-bound", "var(--c5)"], transition: ["transition", "var(--c4)"], bandwidth_bound: ["bandwidth-bound", "var(--c2)"] };
 const bySize = { log: true, base: 2, show: showBytes, label: "size" };
 
 const LOGGP = "LogGP parameters per range of sizes. L: time of an empty transfer. o: cost of posting and completion, both ends together. g: time between messages of a stream. G: time per byte. A dash means not measured.";
 
-function head() {
-  const { about, counts } = data;
-  main.replaceChildren();
-  main.append(element("h1", { textContent: `Profile of ${about.hostname || "a machine"}` }));
-  const started = new Date(about.started_unix_ns / 1e6).toISOString().slice(0, 16).replace("T", " ");
-  main.append(element("p", { className: "soft", textContent:
-    `${started} UTC · ${about.dir} · polyrail ${about.polyrail_version}${about.kernel ? ` · Linux ${about.kernel}` : ""} · ${about.state}` }));
-  const tile = (name, value) => element("div", { className: "tile" }, element("b", { textContent: value }), name);
-  // From fewer than 3 samples a CV tells nothing, as in the figures of paths.
-  const large = quiet.filter((one) => one.size_bytes >= 2 ** 20 && one.samples >= 3);
-  const steady = large.filter((one) => one.cv_percent < 5).length;
-  main.append(element("div", { className: "tiles" },
-    tile("endpoints", names.length), tile("configurations", data.configurations.length),
-    tile(`of ${counts.planned} samples`, counts.taken), tile("verified", counts.verified),
-    tile("outliers, kept", data.outliers.length),
-    tile("of ≥ 1 MiB have CV < 5 %", large.length ? showPercent(100 * steady / large.length) : "–")));
-  const told = [...data.conclusions];
-  if (data.comparison) told.push(`against ${data.comparison.base}: ${data.comparison.verdict.replace("_", " ")}`);
-  if (told.length) {
-    main.append(element("h2", { textContent: "Conclusion" }),
-      element("ul", { className: "conclusion" }, ...told.map((text) => element("li", { textContent: text }))));
-  }
-  for (const warning of data.warnings) main.append(element("div", { className: "warning", textContent: warning }));
-  for (const note of about.notes) main.append(element("p", { className: "soft", textContent: note }));
-  const rate = (value) => value === null ? "–" : `${digits(value)} GB/s`;
-  main.append(table(["path", "links", "smallest transfer", "best rate, median link", "best link", "worst link", "stream", "two states", "metric"], data.path_figures.map((one) =>
-    [one.path, one.links, showTime(one.smallest_ns), rate(one.median_gb_per_s), rate(one.best_gb_per_s), rate(one.worst_gb_per_s),
-      rate(one.stream_gb_per_s) + (one.stream_bytes ? ` of ${showBytes(one.stream_bytes)}` : ""), one.two_states, metricOf[one.path]])));
+Object.assign(terms, {
+  stream: "the rate of many messages under way at once, with the size that reaches it",
+  "two states": "configurations whose samples fall into two groups, a faster and a slower one",
+  "robust CV": "1.4826 times the median distance from the median, divided by the median; outliers can't move it",
+  "CV, robust": "from medians, which outliers can't move",
+  trend: "significant if samples without a trend show it less than once in a hundred times (Mann-Kendall)",
+  metric: "the time that is measured: t_gpu by the GPU's clock, t_oneway from the source's clock to the sink's, t_rtt2 half of a round trip, t_host from posting to completion at the host",
+  wander: "how far the windows of a clock are from their line",
+  bound: "the largest error of an aligned time",
+  "held-out error": "the error of the model at sizes that it was not fitted to",
+});
+
+function figures() {
+  section("Paths", "", table(["path", "links", "smallest transfer", "best rate, median link", "best link", "worst link", "stream", "two states", "metric"], data.path_figures.map((one) =>
+    [one.path, one.links, showTime(one.smallest_ns), showRate(one.median_gb_per_s), showRate(one.best_gb_per_s), showRate(one.worst_gb_per_s),
+      showRate(one.stream_gb_per_s) + (one.stream_bytes ? ` of ${showBytes(one.stream_bytes)}` : ""), one.two_states, metricOf[one.path]])));
 }
 
 function curves() {
@@ -50,42 +36,49 @@ function curves() {
     (one.clock_uncertainty_ns ? `clocks agree within ${showTime(one.clock_uncertainty_ns)}\n` : "") +
     (one.states ? `two states: ${one.states.map((state) => `${showTime(state.median_ns)} (${showPercent(state.share_percent)})`).join(" and ")}\n` : "") +
     `CV ${showPercent(one.cv_percent)}, ${one.samples} samples, ${one.metric}`;
+  // One direction of a pair is solid, the other dashed.
   const series = (path, colorBy, value) => data.links.filter((link) => path === "all" || link.path === path).map((link) => {
     const key = colorBy === "path" ? paths.indexOf(link.path) : colorBy === "source" ? link.src : link.dst;
     const own = quiet.filter((one) => one.src === link.src && one.dst === link.dst && one.path === link.path);
-    const points = own.sort((a, b) => a.size_bytes - b.size_bytes).map((one) => [one.size_bytes, value(one), says(one)]);
-    return { name: linkName(link), color: colorOf(key), points };
+    const points = own.sort((a, b) => a.size_bytes - b.size_bytes).map((one) =>
+      [one.size_bytes, value(one, one.median_ns), says(one), value(one, one.p10_ns), value(one, one.p90_ns)]);
+    const label = `${link.src}→${link.dst}${paths.length > 1 ? ` ${link.path}` : ""}`;
+    return { name: linkName(link), label, color: colorOf(key), dash: link.src > link.dst ? "6 4" : "none", points };
   });
   const entries = (path, colorBy) => colorBy === "path"
     ? paths.filter((one) => path === "all" || one === path).map((one) => [one, colorOf(paths.indexOf(one))])
     : names.map((name, rank) => [`${colorBy === "source" ? "from" : "to"} ${name}`, colorOf(rank)]);
-  section("Bandwidth and latency", "One line per pair and path: medians of all samples, size by time. Point at a line for its figures.",
-    chosen([["path", [["all", "all"], ...paths.map((path) => [path, path])]],
-      ["color by", [["path", "path", paths.length > 1], ["source", "source", paths.length === 1], ["sink", "sink"]]]], (path, colorBy) =>
-      element("div", {}, legend(entries(path, colorBy)), element("div", { className: "pair" },
-        figure(chart("bandwidth against size", series(path, colorBy, (one) => one.gb_per_s), bySize, { log: true, label: "GB/s" }), "Bandwidth, GB/s of 10⁹ bytes"),
-        figure(chart("latency against size", series(path, colorBy, (one) => one.median_ns), bySize, { log: true, show: showTime, label: "time" }), "Latency")))));
+  const rate = (one, ns) => one.size_bytes / ns, time = (one, ns) => ns;
+  const both = (path, colorBy) => element("div", { className: "pair" },
+    figure(chart("bandwidth against size", series(path, colorBy, rate), bySize, { log: true, show: showRate, label: "bandwidth" }), "Bandwidth; GB are 10⁹ bytes"),
+    figure(chart("time against size", series(path, colorBy, time), bySize, { log: true, show: showTime, label: "time" }), "Time of a transfer"));
+  const isFew = data.links.length <= LABELLED;
+  const ranks = names.map((name, rank) => `${rank} is ${name}`).join(", ");
+  const text = `One line per ${paths.length > 1 ? "path and direction" : "direction"}: medians of all samples. ` +
+    (isFew ? `The band is where the samples from the 10th to the 90th percentile are; ${ranks}. ` : "Labels name the best, the middle and the worst line at the largest size. ") +
+    "Lines from a lower to a higher rank are solid, those back are dashed. Point at a line for its figures.";
+  section("Bandwidth and time", text, isFew ? both("all", paths.length > 1 ? "path" : "source") : chosen([["path", [["all", "all"], ...paths.map((path) => [path, path])]],
+    ["color by", [["path", "path", paths.length > 1], ["source", "source", paths.length === 1], ["sink", "sink"]]]], (path, colorBy) =>
+    element("div", {}, legend(entries(path, colorBy)), both(path, colorBy))));
 }
 
 function matrix() {
   const usual = sizes[sizes.length - 1];
-  section("Pairs", "From rows to columns.", chosen([
-    ["path", paths.map((path) => [path, path])],
+  const one = (path, size, what) => {
+    const value = { rate: (one) => one.gb_per_s, time: (one) => one.median_ns, cv: (one) => one.cv_percent }[what];
+    const show = { rate: showRate, time: showTime, cv: showPercent }[what];
+    const found = quiet.filter((one) => one.path === path && one.size_bytes === Number(size) && value(one) !== null);
+    return heatMap(path, names, (row, column) => {
+      const one = found.find((cell) => cell.src === row && cell.dst === column);
+      return one && { value: value(one), text: what === "rate" ? digits(value(one)) : show(value(one)),
+        says: `${linkName(one)}\n${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${showRate(one.gb_per_s)}, CV ${showPercent(one.cv_percent)}` };
+    }, { rate: `GB/s of ${showBytes(Number(size))}`, time: `time of ${showBytes(Number(size))}`, cv: `CV of ${showBytes(Number(size))}` }[what], show);
+  };
+  section("Pairs", "The darker, the larger. Point at a pair for its figures.", chosen([
+    ...(paths.length > 6 ? [["path", paths.map((path) => [path, path])]] : [["", [["", "all"]]]]),
     ["size", sizes.map((size) => [String(size), showBytes(size), size === usual])],
     ["show", [["rate", "bandwidth"], ["time", "time"], ["cv", "variation"]]],
-  ], (path, size, what) => {
-    const value = { rate: (one) => one.gb_per_s, time: (one) => one.median_ns, cv: (one) => one.cv_percent }[what];
-    const show = { rate: (v) => digits(v), time: showTime, cv: showPercent }[what];
-    const found = quiet.filter((one) => one.path === path && one.size_bytes === Number(size) && value(one) !== null);
-    const values = found.map(value);
-    // Shades begin at zero: a pair that is a fifth slower is a fifth paler, and no more.
-    const high = Math.max(...values);
-    return figure(heatMap(`${what} of each pair`, names, (row, column) => {
-      const one = found.find((cell) => cell.src === row && cell.dst === column);
-      return one && { share: high > 0 ? value(one) / high : 0.5, text: show(value(one)),
-        says: `${linkName(one)}\n${showBytes(one.size_bytes)}: ${showTime(one.median_ns)}, ${digits(one.gb_per_s)} GB/s, CV ${showPercent(one.cv_percent)}` };
-    }), `${{ rate: "GB/s", time: "median time", cv: "standard deviation / mean" }[what]}; shades from 0 to ${values.length ? show(high) : "–"}`);
-  }));
+  ], (path, size, what) => element("div", { className: "pair" }, ...(path ? [path] : paths).map((path) => one(path, size, what)))));
   if (data.asymmetries.length) {
     main.append(element("h3", { textContent: "Directions that differ" }));
     main.append(table(["slower way", "sizes", "slower by", "sizes apart"], data.asymmetries.map((one) =>
@@ -106,7 +99,7 @@ function regimes() {
     cuts: link.model.breaks.map((one) => one.before_bytes),
   });
   section("Regimes", "What limits each link at each size, judged by how fast time grows with size. A bar marks a break, where one line of the model ends and the next begins; usually the protocol changes there.",
-    chosen([["path", paths.map((path) => [path, path])]], (path) => {
+    chosen(paths.length > 6 ? [["path", paths.map((path) => [path, path])]] : [], (...only) => element("div", {}, ...(only.length ? only : paths).map((path) => {
       const links = data.links.filter((link) => link.path === path && link.model && !link.model.refused);
       const refused = data.links.filter((link) => link.path === path && link.model?.refused);
       const rows = links.flatMap((link) => link.loggp.map((one, index) => {
@@ -120,12 +113,12 @@ function regimes() {
       const lines = few.filter((link) => link.alpha_beta && !link.alpha_beta.refused);
       const soft = (textContent) => element("p", { className: "soft", textContent });
       return element("div", {}, ...refused.map((link) => element("div", { className: "warning", textContent: `No model of ${pairName(link)}: ${link.model.refused}.` })),
-        ...(links.length ? [legend(Object.values(REGIMES)), figure(ranges("regimes by size", links.map(linkRow), sizes)),
+        ...(links.length ? [legend(Object.values(REGIMES)), figure(ranges("regimes by size", links.map(linkRow), sizes), paths.length > 1 ? path : ""),
           soft(LOGGP), table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows)] : []),
         ...(few.length ? [soft(`Links measured at fewer than 3 sizes have no regimes and no LogGP parameters: ${few.length}.${lines.length ? " One line through their sizes:" : ""}`)] : []),
         ...(lines.length ? [table(["link", "latency", "GB/s"], lines.map((link) =>
           [pairName(link), showTime(link.alpha_beta.latency_ns), digits(link.alpha_beta.gb_per_s)]))] : []));
-    }));
+    }))));
 }
 
 function variance() {
@@ -136,8 +129,8 @@ function variance() {
   section("Variation", "For each configuration: standard deviation divided by mean (CV), and the same from medians, which outliers can't move.",
     legend(paths.map((path, index) => [path, colorOf(index)])),
     element("div", { className: "pair" },
-      figure(chart("variation against size", series, bySize, { log: true, label: "CV, %" }), "CV"),
-      figure(chart("robust variation against size", robust, bySize, { log: true, label: "robust CV, %" }), "Robust CV")));
+      figure(chart("variation against size", series, bySize, { log: true, show: showPercent, label: "CV" }), "CV"),
+      figure(chart("robust variation against size", robust, bySize, { log: true, show: showPercent, label: "robust CV" }), "Robust CV")));
   if (data.states.length) {
     main.append(element("h3", { textContent: "Sources in two states: excess over the fastest transfer of the same size" }));
     main.append(table(["from", "path", "sizes up to", "faster", "samples", "slower", "samples"], data.states.map((one) =>
@@ -158,13 +151,22 @@ function variance() {
   }
 }
 
+// Medians of neighbours, so that at most `most` points remain.
+function smoothed(series, most) {
+  const step = Math.ceil(series.length / most), middle = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
+  const slices = Array.from({ length: Math.ceil(series.length / step) }, (_, at) => series.slice(at * step, (at + 1) * step));
+  return slices.map((slice) => [middle(slice.map((point) => point[0])), middle(slice.map((point) => point[1]))]);
+}
+
 function drift() {
   if (!data.drift.length) return;
   const title = { sentinel: "sentinel", small: "≤ 4 KiB", large: "≥ 1 MiB" };
-  section("Drift", "Time of each sample divided by the median of its configuration, as medians of slices of the profile. A trend is significant if samples without a trend show it less than once in a hundred times (Mann-Kendall). Slices far from all others stand at the edge of the chart.",
-    legend(data.drift.map((one, index) => [title[one.of], colorOf(index)])),
-    figure(chart("drift", data.drift.map((one, index) => ({ name: title[one.of], color: colorOf(index), points: one.series.map(([minute, ratio]) => [minute, (ratio - 1) * 100]) })),
-      { label: "minutes", show: digits }, { label: "longer than the median, %", zero: true, least: -100, fenced: true, show: digits })),
+  const time = timeAxis(60 * Math.max(...data.drift.flatMap((one) => one.series.map(([minute]) => minute))));
+  const line = (one, index) => ({ name: title[one.of], color: colorOf(index),
+    points: smoothed(one.series, 60).map(([minute, ratio]) => [minute * 60 / time.scale, (ratio - 1) * 100]) });
+  section("Drift", "Time of each sample divided by the median of its configuration, as medians of slices of the profile; the sentinel is one configuration that is measured again and again. Slices far from all others stand at the edge of the chart.",
+    element("div", { className: "pair" }, figure(chart("drift", data.drift.map(line),
+      { label: time.label, show: digits }, { label: "longer than the median", zero: true, least: -100, fenced: true, show: showPercent }), "Drift")),
     table(["samples", "how many", "trend", "start to end", "per minute", "per °C", "correlation with temperature"], data.drift.map((one) =>
       [title[one.of], one.samples, one.has_trend ? "yes" : "no", signed(one.from_start_to_end_percent), one.percent_per_minute === null ? "–" : signed(one.percent_per_minute),
         one.percent_per_degree === null ? "–" : signed(one.percent_per_degree), digits(one.temperature_correlation)])));
@@ -172,12 +174,13 @@ function drift() {
 
 function thermals() {
   if (!data.thermals.length) return;
-  const line = (key) => data.thermals.map((one) => ({ name: names[one.rank], color: colorOf(one.rank), points: one.series.map((point) => [point.minute, point[key]]) }));
+  const time = timeAxis(60 * Math.max(...data.thermals.flatMap((one) => one.series.map((point) => point.minute))));
+  const line = (key) => data.thermals.map((one) => ({ name: names[one.rank], color: colorOf(one.rank), points: one.series.map((point) => [point.minute * 60 / time.scale, point[key]]) }));
   const range = (three, unit) => three ? `${digits(three[0])} – ${digits(three[1])} – ${digits(three[2])} ${unit}` : "–";
-  section("Temperature and clocks", "", legend(data.thermals.map((one) => [names[one.rank], colorOf(one.rank)])),
+  section("Temperature and clocks", "",
     element("div", { className: "pair" },
-      figure(chart("temperature over time", line("temperature_c"), { label: "minutes" }, { label: "°C" }), "Temperature"),
-      figure(chart("power over time", line("power_w"), { label: "minutes" }, { label: "W" }), "Power")),
+      figure(chart("temperature over time", line("temperature_c"), { label: time.label }, { label: "°C" }), "Temperature"),
+      figure(chart("power over time", line("power_w"), { label: time.label }, { label: "W" }), "Power")),
     table(["device", "looks", "temperature", "power", "processor clock", "held back"], data.thermals.map((one) =>
       [names[one.rank], one.looks, range(one.temperature_c, "°C"), range(one.power_w, "W"), range(one.sm_clock_mhz, "MHz"), `${one.throttled_looks} times`])));
 }
@@ -186,10 +189,9 @@ function clocks() {
   const { clocks, triangles } = data.clocks;
   if (!clocks.length) return;
   section("Clock alignment", "How far each window's offset is from a line through all of them. One-way times follow the windows, not the line; the bound limits the error of an aligned time.",
-    legend(clocks.map((one, index) => [one.name, colorOf(index)])),
     figure(chart("clock offsets", clocks.map((one, index) => ({ name: one.name, color: colorOf(index),
       points: one.series.map(([second, ns, half]) => [second, ns, `${digits(second)} s: ${showTime(ns)} ± ${showTime(half)}`]) })),
-    { label: "seconds" }, { label: "offset from the line, ns", zero: true })),
+    { label: "seconds since the start" }, { label: "offset from the line", show: showTime, zero: true })),
     table(["clock", "rate, ppm", "±", "tick", "windows", "anchors", "wander", "bound", "method"], clocks.map((one) =>
       [one.name, digits(one.rate_ppm), digits(one.rate_ci_ppm), showTime(one.tick_ns), one.windows, one.anchors, showTime(one.wander_ns), showTime(one.bound_ns), one.methods.join(", ")])));
   if (triangles.length) {
@@ -219,7 +221,7 @@ function comparison() {
   main.append(figure(chart("change against size", kinds.map((kind) => ({ name: kind, dots: true, color: colors[kind],
     points: found.points.filter((point) => point.verdict === kind).map((point) => [point.size_bytes, point.change_percent,
       `${linkName(point)}, ${showBytes(point.size_bytes)}\n${showTime(point.base_ns)} → ${showTime(point.now_ns)}, ${signed(point.change_percent)}`]) })),
-  bySize, { label: "longer than the base, %", zero: true })));
+  bySize, { label: "longer than the base", show: showPercent, zero: true })));
 }
 
 function predictions() {
@@ -242,13 +244,13 @@ function predictions() {
   const worst = chosen([["link", links.map((link, index) => [String(index), `${linkName(link)}${index ? "" : " (worst)"}`])]], (index) => {
     const link = links[Number(index)];
     const own = found.points.filter((point) => point.src === link.src && point.dst === link.dst && point.path === link.path);
-    return element("div", {}, legend([["measured", "var(--c0)"], ["predicted", "var(--c1)"]]), figure(chart("measured and predicted", [
+    return element("div", {}, figure(chart("measured and predicted", [
       { name: "measured", color: "var(--c0)", points: own.map((point) => [point.size_bytes, point.measured_ns]) },
       { name: "predicted", color: "var(--c1)", dash: "6 4", points: own.map((point) => [point.size_bytes, point.predicted_ns]) },
     ], bySize, { log: true, show: showTime, label: "time" }), "Measured against predicted"));
   });
   main.append(element("div", { className: "pair" },
-    element("div", {}, legend(kinds.map(([kind, color]) => [kind.replace("_", " "), color])), figure(chart("error against size", dots, bySize, { label: "error, %", zero: true }), "Error of each point")), worst));
+    element("div", {}, legend(kinds.map(([kind, color]) => [kind.replace("_", " "), color])), figure(chart("error against size", dots, bySize, { label: "error", show: showPercent, zero: true }), "Error of each point")), worst));
   const line = (one) => !one ? "–" : one.refused ? `none: ${showPercent(one.error.p90_percent)} off` : `${showTime(one.latency_ns)}, ${digits(one.gb_per_s)} GB/s`;
   main.append(table(["link, worst first", ...heads, "line through predictions", "line through measurements"],
     links.slice(0, 24).map((link) => [linkName(link), ...errors(link.errors), line(link.predicted), line(link.measured)])));
@@ -265,7 +267,7 @@ function definitions() {
   }
 }
 
-head();
+figures();
 curves();
 matrix();
 regimes();
@@ -276,4 +278,4 @@ drift();
 thermals();
 clocks();
 definitions();
-document.documentElement.dataset.drawn = String(document.querySelectorAll("svg").length);
+notes(data.about.notes);

@@ -36,7 +36,7 @@ const PIECES: [&str; 14] = [
     ": [",
 ];
 
-/// Puts a piece in the place of a word, or takes lines out, or doubles them, or cuts the end off.
+/// Replaces a word by a piece, removes lines, duplicates them, or cuts off the end.
 fn damage(text: &str, rng: &mut SplitMix64) -> String {
     let at = |rng: &mut SplitMix64| {
         let mut at = rng.below(text.len() as u64) as usize;
@@ -68,7 +68,7 @@ fn damage(text: &str, rng: &mut SplitMix64) -> String {
     }
 }
 
-/// Everything that reads a folder; `false` where something was refused.
+/// Runs everything that reads a folder; `false` if something was refused.
 fn use_folder(dir: &Path) -> bool {
     let Ok(folder) = Folder::open(dir) else { return false };
     let derived = folder.write_derived().is_ok();

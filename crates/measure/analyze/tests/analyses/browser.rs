@@ -11,16 +11,17 @@ use polyrail_profile::synthetic::Machine;
 use polyrail_skip::skip;
 use serde_json::json;
 
-/// How to run these tests.
+/// Commands to run these tests.
 const RUN: &str =
     "apt-get install chromium && cargo test -p polyrail-analyze --test analyses browser";
 
-/// A profile with everything that a report can show, and with names that try to be markup.
+/// Analyses a profile with everything that a report can show, and with names that try to be markup.
 fn full_analysis(root: &Path) -> Analysis {
     let machine = Machine::default();
     let (_base_root, _, base) = analyse(&Machine { seed: 9, slowness: 0.95, ..machine.clone() });
     let (_root, _, mut analysis) = analyse(&machine);
-    analysis.comparison = Some(Comparison::of(&analysis, &base).unwrap());
+    let comparison = Comparison::of(&analysis, &base).unwrap();
+    analysis.comparison = Some(Comparison { base: "run0".into(), ..comparison });
     let mut text = String::from("src,dst,size_bytes,predicted_time_ns,path,simulator\n");
     for one in &analysis.configurations {
         let time_ns = 3_000.0 + one.size_bytes as f64 / 370.0;
@@ -35,6 +36,7 @@ fn full_analysis(root: &Path) -> Analysis {
     analysis.predictions =
         Some(Judgement::of(&analysis, Path::new("predictions.csv"), &predictions).unwrap());
     analysis.about.dir = "run1".into();
+    analysis.about.kernel = Some("6.12.9".into());
     analysis
 }
 
@@ -44,15 +46,12 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
     let root = tempfile::tempdir().unwrap();
     let report = root.path().join("report.html");
     fs::write(&report, html(&full_analysis(root.path()))).unwrap();
-    browser.call(
-        "Emulation.setDeviceMetricsOverride",
-        json!({"width": 1180, "height": 1000, "deviceScaleFactor": 1, "mobile": false}),
-    );
+    browser.size(1_180, 1_000);
     browser.open(&report);
 
-    // 2 curves, matrix, regimes, 2 variations, change, 2 of predictions, drift, 2 of devices, clocks.
-    assert_eq!(browser.value("document.querySelectorAll('svg').length"), 13);
-    assert_eq!(browser.value("document.documentElement.dataset.drawn"), "13");
+    // 2 curves, 2 variations, change, 2 of predictions, drift, 2 of devices, clocks; pairs and regimes for each path.
+    assert_eq!(browser.value("document.querySelectorAll('svg').length"), 15);
+    assert_eq!(browser.value("document.documentElement.dataset.drawn"), "15");
     let empty = "[...document.querySelectorAll('svg')].filter(svg => \
                  !svg.querySelector('path.curve, circle[cx], rect.cell')).length";
     assert_eq!(browser.value(empty), 0, "every chart shows data");
@@ -63,14 +62,20 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
     assert_eq!(lines, 2 * 12, "one line per pair and path");
     let wide = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.value(wide), true, "nothing sticks out");
-    conclusion_and_words(&mut browser);
+    verdict_and_words(&mut browser);
 
     let marks = |values: &str| {
         format!("axis({values}, {{ zero: true, least: -100, fenced: true }}, 0, 100).marks.join()")
     };
-    // One value far from all others flattens nothing, and no time is shorter by more than all.
+    // One outlier does not flatten the others, and no change is below -100 %.
     assert_eq!(browser.value(&marks("[-2, -1, 0, 1, 2, 900]")), "-2,-1,0,1,2");
     assert_eq!(browser.value(&marks("[-90, 0, 100, 200, 300, 900]")), "0,200,400,600,800,1000");
+    // Adjacent numbers have marks, and a finite number of them.
+    let count = |values: &str| format!("axis({values}, {{}}, 0, 100).marks.length");
+    for values in ["[1e17, 1e17 + 16]", "[-1e100, -1e100]", "[5, 5 + 1e-15]", "[0, 1e-100]"] {
+        let marks = browser.value(&count(values)).as_u64();
+        assert!(marks.is_some_and(|marks| (2..20).contains(&marks)), "{values}: {marks:?}");
+    }
     if let Some(path) = std::env::var_os("ANALYZE_SCREENSHOT") {
         fs::write(path, browser.screenshot(1_500)).unwrap();
     }
@@ -87,23 +92,26 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
     assert!(!requests.is_empty(), "requests were watched");
 }
 
-/// A reader sees what it comes to first, and finds words explained where they are used.
-fn conclusion_and_words(browser: &mut Browser) {
-    assert_eq!(browser.value("document.querySelector('h2').textContent"), "Conclusion");
-    let told = browser.value("document.querySelector('ul.conclusion').textContent");
-    assert!(told.as_str().unwrap().contains("nccl: "), "{told}");
-    let before = "[...document.querySelectorAll('table')].find(table => \
-                  [...table.querySelectorAll('th')].some(head => head.textContent === 'L')) \
-                  .parentNode.previousElementSibling.textContent";
+/// Checks that the verdict comes first, and that words are explained where they are used.
+fn verdict_and_words(browser: &mut Browser) {
+    let banner = browser.value("document.querySelector('.banner').textContent");
+    assert!(banner.as_str().unwrap().contains("nccl: "), "{banner}");
+    // A long table is inside a fold.
+    let before = "(() => { const table = [...document.querySelectorAll('table')].find(table => \
+                  [...table.querySelectorAll('th')].some(head => head.textContent === 'L')); \
+                  return (table.closest('details') ?? table.parentNode).previousElementSibling.textContent; })()";
     let explained = browser.value(before);
     assert!(explained.as_str().unwrap().contains("L: time of an empty transfer"), "{explained}");
+    let below = "document.querySelector('[data-term=\"two states\"]').textContent";
+    let explained = browser.value(below);
+    assert!(explained.as_str().unwrap().starts_with("two states: "), "{explained}");
     let cut = "[...document.querySelectorAll('table.words')].filter(table => \
                table.scrollWidth > table.parentNode.clientWidth).length";
     assert_eq!(browser.value(cut), 0, "definitions wrap");
     let figures = "[...document.querySelectorAll('figure')].map(one => \
                    [one.querySelector('figcaption')?.textContent, \
                    [...one.querySelectorAll('rect.cell')].map(cell => cell.getAttribute('style'))]) \
-                   .find(([caption]) => caption?.includes('shades from 0 to'))";
+                   .find(([caption]) => caption?.includes('shades from '))";
     let heat_map = browser.value(figures);
     let cells = heat_map[1].as_array().unwrap();
     let share = |cell: &serde_json::Value| -> u32 {
@@ -111,10 +119,12 @@ fn conclusion_and_words(browser: &mut Browser) {
         let digits = style.split("--heat-high) ").nth(1).unwrap().split('%').next().unwrap();
         digits.parse().unwrap()
     };
-    // The slowest way takes 1.25 times as long as the others, and is no paler than that.
+    // The lowest value is the palest, and the highest the darkest, so extremes stand out.
     let shares: Vec<u32> = cells.iter().map(share).collect();
-    assert_eq!(shares.iter().max(), Some(&100), "{shares:?}");
-    assert!(shares.iter().all(|share| *share >= 70), "{shares:?}");
+    assert_eq!((shares.iter().max(), shares.iter().min()), (Some(&100), Some(&10)), "{shares:?}");
+    let even = "shadesOf([1, 1.04], digits)";
+    assert_eq!(browser.value(&format!("{even}.share(1) === {even}.share(1.04)")), true);
+    assert_eq!(browser.value(&format!("{even}.words")), "all within 5 %: 1.00 to 1.04");
 }
 
 fn hover_and_choices(browser: &mut Browser) {
@@ -122,7 +132,7 @@ fn hover_and_choices(browser: &mut Browser) {
         "(() => { const svg = document.querySelector('svg'); svg.scrollIntoView(); \
          const box = svg.getBoundingClientRect(); \
          const path = svg.querySelector('path.curve'); const at = path.getPointAtLength(0); \
-         return [box.left + at.x / 560 * box.width, box.top + at.y / 350 * box.height]; })()",
+         return [box.left + at.x, box.top + at.y]; })()",
     );
     let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
     browser.call("Input.dispatchMouseEvent", json!({"type": "mouseMoved", "x": x, "y": y}));
@@ -147,6 +157,54 @@ fn dark(browser: &mut Browser) {
     browser.call("Emulation.setEmulatedMedia", json!({"features": features}));
     let dark = browser.value(paper);
     assert_eq!((light, dark), ("rgb(255, 255, 255)".into(), "rgb(20, 23, 27)".into()));
+}
+
+#[test]
+fn nothing_is_cut_or_small_at_any_width_in_light_and_dark() {
+    let Some(mut browser) = Browser::start() else { return skip(MISSING, RUN) };
+    let root = tempfile::tempdir().unwrap();
+    let report = root.path().join("report.html");
+    let mut analysis = full_analysis(root.path());
+    fs::write(&report, html(&analysis)).unwrap();
+    browser.open(&report);
+    assert_eq!(browser.faults(), [""; 0]);
+    // In a narrow window, a table has its heading in front of each value.
+    let card = "(() => { const cell = document.querySelector('td'); \
+                return [getComputedStyle(cell.parentNode).display, cell.dataset.label]; })()";
+    assert_eq!(browser.value(card), json!(["grid", "path"]));
+    let head = html(&analysis);
+    let head = head.split("<div id=\"report\">").next().unwrap();
+    assert!(
+        head.contains("class=\"banner ") && head.contains("<dt>kernel</dt>"),
+        "without a script: {head}"
+    );
+    analysis.links.truncate(2);
+    let few = root.path().join("few.html");
+    fs::write(&few, html(&analysis)).unwrap();
+    let mut browser = Browser::start().unwrap();
+    browser.open(&few);
+    let curves = "[document.querySelectorAll('svg')[0].querySelectorAll('.label').length, \
+                  document.querySelectorAll('svg')[0].querySelectorAll('.band').length]";
+    assert_eq!(browser.value(curves), json!([2, 2]), "a label and a band of each line");
+}
+
+#[test]
+fn axes_have_units_of_their_length() {
+    let Some(mut browser) = Browser::start() else { return skip(MISSING, RUN) };
+    let root = tempfile::tempdir().unwrap();
+    let report = root.path().join("report.html");
+    fs::write(&report, html(&full_analysis(root.path()))).unwrap();
+    browser.open(&report);
+    let mut of = |expression: &str| browser.value(expression).as_str().unwrap().to_owned();
+    assert_eq!(of("timeAxis(1.2).label"), "seconds since the start");
+    assert_eq!(of("timeAxis(600).label"), "minutes since the start");
+    assert_eq!(of("timeAxis(20000).label"), "hours since the start");
+    assert_eq!(
+        of("[1e-5, 1e-3, 1, 100].map(one => brief(showRate(one))).join()"),
+        "10 kB/s,1 MB/s,1 GB/s,100 GB/s"
+    );
+    assert_eq!(of("[0.00004, 123456, 0].map(digits).join(' ')"), "0.00004 123,456 0");
+    assert_eq!(of("apart([50, 50, 50, 200], 10, 200).join()"), "50,63,76,200");
 }
 
 #[test]
@@ -203,7 +261,7 @@ fn links_of_two_sizes_have_their_line_in_place_of_empty_tables() {
                    many('tr'), many('svg')]; })()";
     let shown = |analysis: &Analysis| {
         fs::write(&report, html(analysis)).unwrap();
-        // Only the first page of a browser is waited for.
+        // Each report gets a new browser.
         let mut browser = Browser::start().unwrap();
         browser.open(&report);
         let shown = browser.value(regimes);

@@ -10,7 +10,7 @@ pub(crate) fn machine(path: PathKind) -> Machine {
     Machine { paths: vec![path], ..Machine::default() }
 }
 
-/// A folder, which goes with the first value, and its analysis.
+/// Returns a folder, which lives as long as the first value, and its analysis.
 pub(crate) fn analyse(machine: &Machine) -> (TempDir, Folder, Analysis) {
     let root = tempfile::tempdir().unwrap();
     let folder = machine.profile(root.path().join("profile")).unwrap();

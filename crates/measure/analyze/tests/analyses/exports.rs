@@ -1,7 +1,7 @@
-//! Exports, read by the rules of the programs that they are for. The rules were written down from
-//! those programs' sources: astra-network-analytical's `NetworkParser.cpp` and `NetworkFunction.cpp`,
-//! Chakra's `et_def.proto` with ASTRA-sim's `Workload.cc`, SimAI's `gen_Topo_Template.py` with the
-//! reader of its topologies, and the columns of Vidur's `send_recv.csv`.
+//! Exports, read by the rules of their target programs. The rules come from the sources of those programs:
+//! astra-network-analytical's `NetworkParser.cpp` and `NetworkFunction.cpp`, Chakra's `et_def.proto` with ASTRA-sim's
+//! `Workload.cc`, SimAI's `gen_Topo_Template.py` with the reader of its topologies, and the columns of Vidur's
+//! `send_recv.csv`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -79,7 +79,7 @@ fn astra_sim_computes_the_measured_line_with_either_backend() {
             assert!((other / time - 1.0).abs() < 1e-5, "{size}: {other} {time}");
         }
     }
-    // 395 GB/s of 10^9 are 368 of 2^30: a file that forgets this is 7 % off.
+    // 395 GB/s of 10^9 bytes are 368 of 2^30: a file that ignores this is 7 % off.
     let link = analysis.links.iter().find(|link| (link.src, link.dst) == (2, 3)).unwrap();
     let measured = link.model.as_ref().unwrap().at(1 << 30);
     assert!((full.unaware_ns(f64::from(1 << 30)) / measured - 1.0).abs() < 0.06);
@@ -88,7 +88,7 @@ fn astra_sim_computes_the_measured_line_with_either_backend() {
 
 type Attributes = HashMap<String, (u32, u64)>;
 
-/// A node as the feeder sees it.
+/// A node as the feeder reads it.
 #[derive(Debug)]
 struct Node {
     id: u64,
@@ -158,8 +158,8 @@ fn astra_sim_replays_the_chakra_traces_to_their_end() {
             assert!((ns / 1e3 - node.micros as f64).abs() <= 0.5);
         }
     }
-    // The analytical backend matches on tag, source, sink and size; who finds no match waits for
-    // ever. So each rank takes its nodes in order, and a pair moves when both ends have come to it.
+    // The analytical backend matches on tag, source, sink and size; a node without a match hangs. So each rank
+    // processes its nodes in order, and a pair advances when both ends have reached it.
     let mut next = vec![0; traces.len()];
     let mut moved = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Figures of machines whose truth is known.
+//! Results for machines whose true times are known.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn medians_are_near_the_truth_and_intervals_hold_it() {
         assert_eq!(one.samples, 10, "the sentinel's samples are its own");
         assert!(one.robust_cv_percent < 2.0);
     }
-    // 95 % of intervals hold the true median, as long as nothing else moves it.
+    // 95 % of the intervals contain the true median, as long as nothing else moves it.
     assert!(held > 12 * 31 * 85 / 100, "{held}");
 }
 
@@ -84,7 +84,7 @@ fn two_states_are_told_with_their_shares_and_one_is_not_taken_for_two() {
     assert!(analysis.configurations.iter().all(|one| one.states.is_none()));
     let path = folder.dir().join("samples.csv");
     let text = fs::read_to_string(&path).unwrap();
-    // Four of ten transfers of configuration 5 take another way, and a tenth longer.
+    // Four of ten transfers of configuration 5 take another way, which takes a tenth longer.
     let slower = |line: &str| {
         let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
         if cells[2] == "5" && ["0", "3", "4", "8"].contains(&cells[3].as_str()) {
@@ -107,7 +107,7 @@ fn two_states_are_told_with_their_shares_and_one_is_not_taken_for_two() {
     assert!(analysis.states.is_empty(), "that is no state of a source: {:?}", analysis.states);
 }
 
-/// As seen on an H200: for a part of the time each copy of one engine took 5.3 us longer.
+/// As observed on an H200: for part of the time, each copy of one engine took 5.3 us longer.
 #[test]
 fn a_source_whose_transfers_are_in_two_states_is_named_with_both() {
     let (_root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
@@ -150,7 +150,7 @@ fn links_that_no_model_fits_are_refused_and_warned_of() {
     let (_root, folder, _) = analyse(&machine(PathKind::Nccl));
     let path = folder.dir().join("samples.csv");
     let text = fs::read_to_string(&path).unwrap();
-    // Two of three sizes wait for a timer, the same ones every time.
+    // Two of three sizes wait for a timer, always the same ones.
     let waits = |line: &str| {
         let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
         if cells[2].parse::<u32>().is_ok_and(|configuration| configuration % 3 > 0) {

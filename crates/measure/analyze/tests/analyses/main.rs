@@ -1,4 +1,4 @@
-//! Analyses of profiles: what they find, what they write, and what becomes of damaged profiles.
+//! Analyses of profiles: results, exports, and handling of damaged profiles.
 
 mod broken;
 mod browser;

@@ -21,7 +21,7 @@ fn profile() -> (TempDir, Analysis, String) {
     let (root, folder, analysis) = analyse(&machine(PathKind::CopyEngine));
     let mut text = String::from("src,dst,size_bytes,predicted_time_ns,simulator,comment\n");
     for one in &folder.plan().configurations {
-        // Right for small sizes, a fifth too slow from 1 MiB on, and wrong for one link.
+        // Correct for small sizes, a fifth too slow from 1 MiB on, and wrong for one link.
         let factor = match one {
             one if (one.src, one.dst) == (3, 2) => 0.5,
             one if one.size_bytes >= 1 << 20 => 1.2,

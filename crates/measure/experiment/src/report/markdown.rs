@@ -62,7 +62,7 @@ pub(super) fn markdown(report: &Report) -> String {
     page
 }
 
-/// Text for a span of code, which knows no escape.
+/// Sanitizes text for a code span, which has no escapes.
 fn code(text: &str) -> String {
     text.replace(|one| one == '`' || steers(one), "'")
 }

@@ -21,7 +21,7 @@ pub(super) fn text(report: &Report, columns: Option<usize>) -> String {
     text
 }
 
-/// One sentence on the run.
+/// Returns one sentence on the run.
 pub(super) fn summary(report: &Report) -> String {
     format!(
         "{}: {} of {} in {:.0} s; it ended because {}",
@@ -33,7 +33,7 @@ pub(super) fn summary(report: &Report) -> String {
     )
 }
 
-/// What the reader should know beside the figures.
+/// Returns the notes for the reader.
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let left_out = report.left_out.iter().map(|cell| format!("left out: {cell}"));
     let mut notes: Vec<String> = left_out.chain(report.notes.iter().cloned()).collect();
@@ -85,7 +85,7 @@ fn cells(report: &Report) -> Table {
     table
 }
 
-/// The heading of the medians, with their unit if it is known.
+/// Returns the heading of the medians, with their unit if known.
 pub(super) fn median_of(report: &Report) -> String {
     match unit_of(report.figure.text()) {
         Some(unit) => format!("median {unit}"),
@@ -93,7 +93,7 @@ pub(super) fn median_of(report: &Report) -> String {
     }
 }
 
-/// With four digits that count.
+/// Formats with four significant digits.
 pub(super) fn show_figure(figure: f64) -> String {
     let before = figure.abs().log10().floor() as i32;
     let decimals = (3 - before).clamp(0, 9) as usize;

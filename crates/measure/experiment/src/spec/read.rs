@@ -13,7 +13,7 @@ use crate::figure::Figure;
 use crate::plan::{Design, Factor, Kind};
 use crate::ranks::DIFFERENCES_MAX;
 
-/// Everything that a file may name.
+/// All keys that a file may have.
 const KEYS: &[&str] = &[
     "name",
     "about",
@@ -32,7 +32,7 @@ const KEYS: &[&str] = &[
     "seed",
 ];
 
-/// Factors that are no settings.
+/// Factors that are not settings.
 const SPECIAL: &[(&str, Kind)] =
     &[("bindings", Kind::Bindings), ("irq", Kind::Irq), ("host_profile", Kind::HostProfile)];
 
@@ -41,13 +41,13 @@ const IRQ_LEVELS: &[&str] =
     &["default", "matched", "split", "colocate", "numa", "spread", "single"];
 
 const BYTES_MAX: usize = 1 << 20;
-/// What measures a cell if the file does not say: one size, for a second.
+/// Default measurement of a cell: one size, for a second.
 const BENCH: &[&str] = &["--sizes", "16MiB", "--time", "1s"];
 const BLOCKS: usize = 64;
 const TIME: Duration = Duration::from_secs(600);
 const PRECISION: f64 = 0.02;
 
-/// A fault with its remedy.
+/// A fault with its fix.
 struct Wrong(Fault, Option<String>);
 
 impl From<Fault> for Wrong {
@@ -180,7 +180,7 @@ fn read(text: &str, file: &str) -> Result<Experiment, Wrong> {
     })
 }
 
-/// The file's name without its folder and its end.
+/// Returns the file's name without folder and extension.
 fn name_of(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     let name = name.rsplit_once('.').map_or(name, |(name, _)| name);
@@ -207,7 +207,7 @@ fn measure(bench: Option<&Entry>, command: Option<&Entry>) -> Result<Measure, Wr
     }
 }
 
-/// A list of words, or a text that spaces divide into words.
+/// Reads a list of words, or a text that is split at spaces.
 fn words(node: &Node, what: &str) -> Result<Vec<String>, Fault> {
     match &node.value {
         Value::Text { text, .. } => Ok(text.split_whitespace().map(str::to_owned).collect()),
@@ -321,7 +321,7 @@ fn check_setting(
     Config::builder().set(name, value).map(drop).map_err(refused)
 }
 
-/// Every `{word}` of the command must be a factor: one that is misspelt would reach the command as it is.
+/// Checks that every `{word}` of the command is a factor: a misspelt one would reach the command unchanged.
 fn check_words(measure: &Measure, factors: &[Factor], at: Position) -> Result<(), Wrong> {
     for word in measure.words() {
         let mut rest = word.as_str();
@@ -412,7 +412,7 @@ fn figure(
     }
 }
 
-/// `2 %`, or `2%`.
+/// Parses `2 %`, or `2%`, into a share.
 fn precision(text: &str, at: Position) -> Result<f64, Wrong> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     percent
@@ -429,7 +429,7 @@ fn precision(text: &str, at: Position) -> Result<f64, Wrong> {
         })
 }
 
-/// What was probably meant.
+/// Suggests the name that was probably meant.
 fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     if name.is_empty() || name.len() > 64 {
         return None;

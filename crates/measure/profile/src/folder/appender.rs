@@ -1,4 +1,4 @@
-//! A table that grows by whole lines, and the lock of whoever fills it. A line that was cut short is cut off.
+//! A table that grows by whole lines, and the lock of the process that fills it. Removes a line that was cut short.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -14,15 +14,15 @@ use crate::table::{ReadRow, read_row, write_row};
 pub(super) struct Appender {
     path: PathBuf,
     file: File,
-    /// How long the file is, up to the last line that was written whole.
+    /// Size of the file up to the last whole line, in bytes.
     whole_bytes: u64,
-    /// How many lines that are, for errors.
+    /// Number of these lines, for errors.
     lines: u64,
     line: String,
 }
 
 impl Appender {
-    /// Opens or begins a table. Whoever holds the lock on it is the one who fills the folder.
+    /// Opens or creates a table, and locks it: the holder of the lock may fill the folder.
     pub(super) fn open(path: PathBuf, dir: &Path, heading: &str) -> Result<Self, ProfileError> {
         let file = files::open_to_write(&path, Opening::Keep, 0o600);
         let mut file = file.map_err(ProfileError::io("open", &path))?;
@@ -49,7 +49,7 @@ impl Appender {
         self.write()
     }
 
-    /// Makes the table safe from a loss of power.
+    /// Makes the table durable across a power failure.
     pub(super) fn sync(&self) -> Result<(), ProfileError> {
         self.file.sync_all().map_err(ProfileError::io("write to", &self.path))
     }
@@ -57,7 +57,7 @@ impl Appender {
     fn write(&mut self) -> Result<(), ProfileError> {
         let written = self.file.write_all(self.line.as_bytes());
         if let Err(source) = written {
-            // The half of a line would spoil the next; what can't be cut now is cut at resume.
+            // Remove the partial line, which would spoil the next. If that fails, resuming removes it.
             let _ = self.cut();
             return Err(ProfileError::io("write to", &self.path)(source));
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_keeps_every_whole_line() {
-        // A device that is always full stands in for the disk.
+        // A device that is always full replaces the disk.
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let path = PathBuf::from("/dev/full");
         let mut appender =

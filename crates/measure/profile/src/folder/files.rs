@@ -1,4 +1,4 @@
-//! Single files of a folder: read as text, put in place as a whole, and named in errors.
+//! Single files of a folder: read as text, replaced as a whole, and named in errors.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,10 +9,10 @@ use crate::document::fault_at;
 use crate::error::{ProfileError, shown_path};
 use crate::table::utf8;
 
-/// The plan of ten thousand configurations has 2 MB.
+/// Maximum size of a text file, in bytes. The plan of ten thousand configurations has 2 MB.
 const TEXT_MAX: u64 = 256 << 20;
 
-/// Puts a file in its place as a whole, or leaves the old one.
+/// Replaces a file as a whole, or leaves the old one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
     polyrail_sys::files::replace(path, bytes).map_err(ProfileError::io("write to", path))
 }
@@ -22,7 +22,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, ProfileError> {
     utf8(&bytes, path).map(str::to_owned)
 }
 
-/// Whether a regular file exists. Anything else might be read for ever, or not at all.
+/// Whether a regular file exists. Reading anything else might hang or fail.
 pub(super) fn is_there(path: &Path) -> Result<bool, ProfileError> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(true),

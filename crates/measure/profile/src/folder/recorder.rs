@@ -1,4 +1,4 @@
-//! Filling a folder: the recorder, which takes each sample, temperature and anchor as it comes.
+//! The recorder, which fills a folder: writes each sample, temperature and anchor immediately.
 
 use std::collections::HashSet;
 
@@ -14,8 +14,7 @@ use crate::sample::Sample;
 use crate::table::{Row, heading_line};
 use crate::thermal::Temperature;
 
-/// A folder that is being filled, by one process at a time. All methods but
-/// [`refine`](Self::refine) take `&self` and may be called from several threads at once.
+/// A folder that is being filled, by one process at a time. Several threads may call its `&self` methods concurrently.
 #[derive(Debug)]
 pub struct Recorder {
     folder: Folder,
@@ -27,28 +26,26 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The folder, for reading.
+    /// Returns the folder, for reading.
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// What [`Sample::session`] must be: how often the profile was taken up again.
+    /// Returns the value for [`Sample::session`]: the number of times that the profile was resumed.
     pub fn session(&self) -> u32 {
         self.session
     }
 
-    /// The steps that are not there yet, in the order of the plan.
+    /// Returns the steps that have no sample yet, in the order of the plan.
     pub fn remaining(&self) -> Vec<Step> {
         self.folder.plan.remaining(&lock(&self.done))
     }
 
-    /// Adds a sample. It is in the file, though not yet safe from a loss of power, when this
-    /// returns.
+    /// Adds a sample. On return it is in the file, but not yet durable across a power failure.
     ///
     /// # Errors
-    /// A sample that the plan does not know or that is there already, a number that could not be
-    /// read back, and a full disk; then the file ends with the last whole line, and later calls may
-    /// succeed.
+    /// If the sample is unknown to the plan or already there, a number could not be read back, or the disk is full.
+    /// Then the file ends with the last whole line, and later calls may succeed.
     pub fn append(&self, sample: &Sample) -> Result<(), ProfileError> {
         let refused =
             |(value, allowed)| ProfileError::Value { field: "sample".into(), value, allowed };
@@ -64,7 +61,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Adds a look at a device.
+    /// Adds a reading of a device.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -80,10 +77,10 @@ impl Recorder {
         lock(&self.anchors).append(anchor)
     }
 
-    /// Writes the metadata of an endpoint over what was written before.
+    /// Writes the metadata of an endpoint; replaces earlier metadata.
     ///
     /// # Errors
-    /// A rank that the plan does not have, and what the system refuses.
+    /// If the plan does not have the rank, or the system refuses.
     pub fn write_metadata(&self, metadata: &Metadata) -> Result<(), ProfileError> {
         let ranks = self.folder.plan.endpoints.len();
         if metadata.rank as usize >= ranks {
@@ -94,20 +91,20 @@ impl Recorder {
         self.folder.write_yaml(&metadata_name(metadata.rank), metadata)
     }
 
-    /// Writes `run.yml` in place of what was written before; readers see either the old or the new.
+    /// Replaces `run.yml`; readers see either the old or the new file.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// If the system refuses.
     pub fn write_run(&mut self, run: &Run) -> Result<(), ProfileError> {
         self.folder.write_run(run)?;
         self.folder.run = run.clone();
         Ok(())
     }
 
-    /// Adds sizes to the plan and writes it, and returns how many were new.
+    /// Adds sizes to the plan, writes it, and returns how many were new.
     ///
     /// # Errors
-    /// As [`crate::Plan::refine`], and what the system refuses.
+    /// As [`crate::Plan::refine`]; also if the system refuses.
     pub fn refine(
         &mut self,
         extra: impl IntoIterator<Item = (u32, u32, crate::PathKind, u64)>,
@@ -121,8 +118,8 @@ impl Recorder {
         Ok(added)
     }
 
-    /// Writes everything that follows from the rest: the execution log and the traces, see
-    /// [`Folder::write_derived`]; call it at the end of a run, also of one that was cut short.
+    /// Writes `run.yml` and all derived files, the execution log and the traces: see [`Folder::write_derived`]. Call it
+    /// at the end of a run, even of an interrupted one.
     ///
     /// # Errors
     /// As [`Folder::write_derived`].
@@ -159,7 +156,7 @@ impl Folder {
     }
 }
 
-/// Every change under these locks is one call, so a thread that panicked left nothing half done.
+/// Every change under these locks is one call, so a thread that panicked left no partial change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }

@@ -1,11 +1,10 @@
-//! JSON traces in Chrome's format: `rank_N.pt.trace.json` as PyTorch's profiler (Kineto) writes it,
-//! and `rank_N_CPU_trace.json` with what the host saw.
+//! JSON traces in Chrome's format: `rank_N.pt.trace.json` as PyTorch's profiler (Kineto) writes it, and
+//! `rank_N_CPU_trace.json` with the host's view.
 //!
-//! Kineto's readers expect things that its format does not state. HTA takes the rank from the first
-//! text `"rank": N`, with a space, so `distributedInfo` comes first and no other key has that name.
-//! It aligns ranks only by a common base. It rounds the start up and the end down to whole
-//! microseconds, so an event below a microsecond would get a negative duration unless it starts on
-//! a whole one.
+//! Readers of Kineto's files expect things that its format does not state. HTA takes the rank from the first text
+//! `"rank": N`, with a space, so `distributedInfo` comes first and no other key has that name. It aligns ranks only by
+//! a common base. It rounds the start up and the end down to whole microseconds, so an event below a microsecond would
+//! get a negative duration unless it starts on a whole one.
 
 use serde_json::{Value, json};
 
@@ -13,7 +12,7 @@ use crate::plan::{Endpoint, EndpointKind, PathKind};
 
 use super::{Event, Interval, Source};
 
-/// The trace of one endpoint for PyTorch's tools.
+/// Returns the trace of one endpoint for PyTorch's tools.
 pub(super) fn kineto(source: &Source<'_>, endpoint: &Endpoint, pid: Option<u32>) -> String {
     let plan = source.folder.plan();
     let world = plan.endpoints.len();
@@ -67,8 +66,8 @@ pub(super) fn kineto(source: &Source<'_>, endpoint: &Endpoint, pid: Option<u32>)
     document(source, &distributed, &device_properties(endpoint), &events)
 }
 
-/// What the host saw of the transfers that leave an endpoint, with all figures, and the log of its
-/// device as counters.
+/// Returns the host's view of the transfers that leave an endpoint, with all metrics, and the log of its device as
+/// counters.
 pub(super) fn cpu(source: &Source<'_>, endpoint: &Endpoint, pid: Option<u32>) -> String {
     let rank = endpoint.rank;
     let mut events = names(endpoint, pid);
@@ -97,7 +96,7 @@ pub(super) fn cpu(source: &Source<'_>, endpoint: &Endpoint, pid: Option<u32>) ->
     document(source, &distributed, &json!([]), &events)
 }
 
-/// The root, one event per line so that the file stays readable, and the rank before all else.
+/// Formats the root object: one event per line, so that the file stays readable, and the rank first.
 fn document(source: &Source<'_>, distributed: &Value, devices: &Value, events: &[Value]) -> String {
     let run = source.folder.run();
     let mut text = format!(
@@ -122,7 +121,7 @@ fn device_properties(endpoint: &Endpoint) -> Value {
     }
 }
 
-/// Rows of the viewer; numbers differ between ranks, so that traces can be merged.
+/// Names the rows of the viewer. Row numbers differ between ranks, so that traces can be merged.
 fn names(endpoint: &Endpoint, pid: Option<u32>) -> Vec<Value> {
     let rank = endpoint.rank;
     let process = pid.map_or(String::new(), |pid| format!(", process {pid}"));
@@ -159,7 +158,7 @@ fn host_event(
     complete(&event.name, "user_annotation", row, tid, start_ns, length_ns, args)
 }
 
-/// What the device did, and the transfer's name around it.
+/// Events of the device, and the transfer's name around them.
 fn device_events(
     source: &Source<'_>,
     event: &Event<'_>,
@@ -217,7 +216,7 @@ fn complete(
     length_ns: f64,
     args: Value,
 ) -> Value {
-    // See above: an event below a microsecond starts on a whole one.
+    // An event below a microsecond starts on a whole one: see the module's description.
     let start_ns = if length_ns < 1_000.0 {
         start_ns.div_euclid(1_000).saturating_mul(1_000)
     } else {
@@ -229,7 +228,7 @@ fn complete(
     })
 }
 
-/// Microseconds with the nanoseconds behind the point. Runs of months stay exact to the ns.
+/// Microseconds with the nanoseconds as decimals. Stays exact to the ns for runs of months.
 fn micros(ns: i64) -> f64 {
     ns as f64 / 1e3
 }

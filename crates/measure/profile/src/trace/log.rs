@@ -5,7 +5,7 @@ use crate::table::{Line, Row, Word, heading_line, write_row};
 
 use super::{Event, Interval, Source};
 
-/// The log as text.
+/// Returns the log as text.
 pub(super) fn write(source: &Source<'_>) -> String {
     let mut text = heading_line::<LogLine<'_>>();
     for event in &source.events {
@@ -84,7 +84,7 @@ impl Row for LogLine<'_> {
     }
 }
 
-/// The bound of the error between the two ends' times, in ns.
+/// Bound of the error between the two ends' times, in ns.
 fn uncertainty(source: Option<&Interval>, sink: Option<&Interval>) -> Option<f64> {
     let worst = |end: &Interval| end.start.uncertainty_ns.max(end.end.uncertainty_ns);
     Some(worst(source?) + worst(sink?))

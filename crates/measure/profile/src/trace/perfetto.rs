@@ -1,7 +1,7 @@
-//! `trace.pftrace`: Perfetto's own format. Each device keeps its raw clock, and the snapshots that
-//! the viewer aligns them by are the windows of the alignment.
+//! `trace.pftrace`: Perfetto's own format. Each device keeps its raw clock. The viewer aligns the clocks by snapshots,
+//! which are the windows of the alignment.
 //!
-//! Numbers of fields are those of `protos/perfetto/trace/trace_packet.proto` and the files it names.
+//! Field numbers are those of `protos/perfetto/trace/trace_packet.proto` and the files that it imports.
 
 use crate::plan::{Configuration, Endpoint};
 use crate::protobuf::Message;
@@ -96,8 +96,7 @@ fn tracks(endpoint: &Endpoint) -> [Message; 4] {
     })
 }
 
-/// Begin and end of a transfer at one end, in the raw time of its clock, with an arrow from source
-/// to sink.
+/// Start and end of a transfer at one end, in the raw time of its clock, with an arrow from source to sink.
 fn slice(event: &Event<'_>, end: &End, rank: u32, flow: u64) -> Vec<Message> {
     let (Some(clock), Some(start), Some(stop)) = (end.clock, end.start_ns, end.end_ns) else {
         return Vec::new();
@@ -149,7 +148,7 @@ fn event_packet(at: u64, clock: u32, event: &Message) -> Message {
     packet
 }
 
-/// From 128 on clocks belong to the trace as a whole and mean what it says.
+/// Clock IDs from 128 on are global to the trace, which defines them.
 fn clock_id(clock: u32) -> u32 {
     128 + clock
 }

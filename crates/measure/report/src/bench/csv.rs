@@ -1,4 +1,4 @@
-//! The report as a spreadsheet: one line per size.
+//! The report as CSV: one line per size.
 
 use polyrail_config::cell;
 
@@ -6,11 +6,13 @@ use super::BenchReport;
 use crate::csv::csv_line;
 
 impl BenchReport {
-    /// A heading line and one line per size; a missing number is an empty field.
+    /// Returns a heading line and one line per size; a missing number is an empty field.
     pub fn csv(&self) -> String {
         let mut text = csv_line(HEADINGS);
         for result in &self.results {
             let latency = result.latency_us;
+            // One sample has no spread.
+            let spread = Some(result.spread_gb_per_s).filter(|_| result.samples.len() > 1);
             let against = result.against.as_ref();
             let alone = result.alone.as_ref();
             let number =
@@ -27,8 +29,8 @@ impl BenchReport {
                 result.seconds.to_string(),
                 result.transfers_per_s.to_string(),
                 result.gb_per_s.to_string(),
-                result.spread_gb_per_s.min.to_string(),
-                result.spread_gb_per_s.max.to_string(),
+                number(spread.map(|spread| spread.min)),
+                number(spread.map(|spread| spread.max)),
                 number(latency.map(|latency| latency.p50)),
                 number(latency.map(|latency| latency.p99)),
                 number(latency.map(|latency| latency.p999)),
@@ -94,5 +96,6 @@ mod tests {
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         assert!(lines[1].starts_with("250000000,write,1,1,false,10,"), "{}", lines[1]);
         assert!(lines[1].ends_with(",cpu"), "{}", lines[1]);
+        assert!(lines[1].contains(",5,,,50,60,"), "one sample has no spread: {}", lines[1]);
     }
 }

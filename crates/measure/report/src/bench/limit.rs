@@ -1,14 +1,14 @@
-//! What limits a run.
+//! The limit of a run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The part of the system that limits.
+/// The part of the system that limits the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
-    /// The CPUs of this side, or one thread of it.
+    /// The CPUs of this side, or one of its threads.
     Cpu,
     /// The memory bandwidth that copies need.
     Memory,
@@ -16,9 +16,9 @@ pub enum LimitKind {
     Network,
     /// The windows of the channels.
     Window,
-    /// Transfers that are outstanding at once: too few to keep everything busy.
+    /// The number of transfers outstanding at once: too few to keep everything busy.
     Depth,
-    /// The thread that posts.
+    /// The posting thread.
     Posting,
     /// Messages per second, whatever their size.
     MessageRate,
@@ -31,12 +31,13 @@ pub enum LimitKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
     pub verdict: LimitKind,
-    /// The number that shows it, in one sentence without a full stop. Rails that carry nothing follow, a line for each.
+    /// The number that the verdict follows from, in one sentence without a full stop. Rails that carry nothing follow,
+    /// one line each.
     pub because: String,
 }
 
 impl LimitKind {
-    /// As in the JSON.
+    /// Name in the JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",

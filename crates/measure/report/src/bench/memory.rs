@@ -1,4 +1,4 @@
-//! Where the memory of a run lay, and the way between its two ends.
+//! The memory of a run, and the path between its two ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,27 +11,27 @@ pub struct MemoryPlace {
     pub device: Option<String>,
     /// The device's address on the PCI bus; `null` for host memory.
     pub pci: Option<String>,
-    /// The NUMA node that the device is at; `null` for host memory, and where it is not known.
+    /// NUMA node of the device; `null` for host memory, and if unknown.
     pub numa_node: Option<u32>,
 }
 
-/// The way that the bytes took, and why.
+/// The path that the bytes took, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathTaken {
-    /// Such as `tcp`.
+    /// Name of the path, such as `tcp`.
     pub taken: String,
     pub why: String,
-    /// All ways that were looked at, the best first.
+    /// All paths that were considered, the best first.
     pub considered: Vec<PathConsidered>,
 }
 
-/// A way that might have been taken.
+/// A path that was considered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathConsidered {
     pub path: String,
-    /// Whether it is possible between these two ends.
+    /// Whether the path is possible between these two ends.
     pub is_possible: bool,
-    /// The reason for or against it.
+    /// Reason for or against the path.
     pub why: String,
 }
 
@@ -40,7 +40,7 @@ impl MemoryPlace {
         Self { place: "host".into(), device: None, pci: None, numa_node: None }
     }
 
-    /// In one line, such as `cuda:0 (NVIDIA H200, 0000:19:00.0, node 0)`.
+    /// Returns the place in one line, such as `cuda:0 (NVIDIA H200, 0000:19:00.0, node 0)`.
     pub fn text(&self) -> String {
         let node = self.numa_node.map(|node| format!("node {node}"));
         let facts: Vec<String> =

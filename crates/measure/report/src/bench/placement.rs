@@ -1,45 +1,45 @@
-//! Where the threads of both ends ran.
+//! Placement of the threads of both ends.
 
 use serde::{Deserialize, Serialize};
 
-/// Who placed the threads, and where.
+/// Placement of threads on CPUs, and what decided it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub by: PlacedBy,
-    /// What was chosen, or why nothing was, in a phrase.
+    /// The choice, or why none was made, in a phrase.
     pub why: String,
     /// Progress threads of both ends.
     pub threads: Vec<PlacedThread>,
 }
 
-/// Who chose the CPUs of threads.
+/// Source of the choice of CPUs for threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlacedBy {
     /// This program, from the topology of the machine.
     Topology,
     Settings,
-    /// Nobody: the kernel moves them freely.
+    /// No placement: the kernel moves the threads freely.
     Nobody,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedThread {
     pub name: String,
-    /// Whether it belongs to the other side.
+    /// Whether the thread belongs to the other side.
     pub is_peer: bool,
-    /// The CPUs that it should be bound to, as the kernel's list; empty for any.
+    /// CPUs that the thread should be bound to, as a kernel CPU list; empty for any.
     pub expected: String,
-    /// The CPUs that it could run on, read back.
+    /// CPUs that the thread could run on, read back.
     pub actual: String,
-    /// The CPU that it was seen on last.
+    /// CPU that the thread was last seen on.
     pub last_cpu: Option<u32>,
-    /// How often it was seen on another CPU than before: a lower bound of its moves.
+    /// Number of times that the thread was seen on another CPU than before: a lower bound of its migrations.
     pub migrations: u64,
 }
 
 impl PlacedThread {
-    /// Whether it ran where it should; true if nothing was requested.
+    /// Whether the thread ran where it should; true if nothing was requested.
     pub fn is_as_expected(&self) -> bool {
         self.expected.is_empty() || self.expected == self.actual
     }

@@ -1,46 +1,46 @@
-//! What protected a run.
+//! Protection of a run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who could connect, and what protected the payload on the rails.
+/// Proof of access and protection of the payload on the rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
-    /// How this side proved to the other one that it may connect.
+    /// This side's proof to the other side that it may connect.
     pub proof: ProvenBy,
-    /// What protected the payload that this side sent over rails. Memory that both sides have open is
-    /// protected by their host alone.
+    /// Protection of the payload that this side sent over rails. Memory that both sides have open is protected by their
+    /// host alone.
     pub payload_sent: PayloadProtection,
-    /// The same for the payload that this side received.
+    /// Protection of the payload that this side received over rails.
     pub payload_received: PayloadProtection,
 }
 
-/// How one side proved that it may connect.
+/// Proof of one side that it may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProvenBy {
-    /// It runs as the same user on the same host.
+    /// Same user on the same host.
     SameUser,
-    /// It knows a secret of `secret_file`.
+    /// A secret of `secret_file`.
     Secret,
-    /// It has the invitation that the other side gave.
+    /// The invitation that the other side gave.
     Invitation,
-    /// It has a certificate, and so has the other side.
+    /// Certificates of both sides.
     Certificate,
-    /// Not at all: the settings let anybody in.
+    /// No proof: the settings admit every client.
     None,
 }
 
-/// What protected payload on the rails.
+/// Protection of payload on the rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadProtection {
     /// TCP's own checksum.
     None,
-    /// A CRC-32C of each chunk, which finds accidents.
+    /// A CRC-32C of each chunk, which detects accidental changes.
     Crc32c,
-    /// It was encrypted and authenticated.
+    /// Encryption and authentication.
     Aead,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for PayloadProtection {
 }
 
 impl fmt::Display for Protection {
-    /// As in `proof: invitation; payload: none`.
+    /// Writes both, as in `proof: invitation; payload: none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "proof: {}; payload: {}", self.proof, self.payload_sent)?;
         match self.payload_received == self.payload_sent {

@@ -1,26 +1,26 @@
-//! The figures of one size.
+//! Results of one size.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AgainstAlone, AgainstRaw, Baseline, Limit, PathTaken, SweepRow, Tried};
-use crate::{Histogram, Spread};
+use crate::{Histogram, RailEvent, Spread};
 
-/// What was measured for one size.
+/// Results of the measurements of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchResult {
     /// Bytes of one transfer.
     pub size_bytes: u64,
     /// `write`, `read` or `send`.
     pub op: String,
-    /// Pieces of memory that one transfer consists of, none next to another.
+    /// Pieces of memory per transfer, none of them adjacent to another.
     pub segments: u64,
-    /// Transfers that were outstanding at once, per side that posts.
+    /// Transfers outstanding at once, per posting side.
     pub depth: u64,
     /// Whether both sides posted at once.
     pub bidir: bool,
-    /// Whether it was a ping-pong of single messages (`--latency`).
+    /// Whether the run was a ping-pong of single messages (`--latency`).
     pub ping_pong: bool,
-    /// Transfers of all samples and both directions. Of a ping-pong: messages, one way each.
+    /// Transfers of all samples and both directions. For a ping-pong: messages, one way each.
     pub transfers: u64,
     /// Bytes of all samples and both directions.
     pub bytes: u64,
@@ -31,42 +31,44 @@ pub struct BenchResult {
     /// Median over the samples of bytes per second, in GB/s (10^9 bytes). The rates of `rails` add up to `bytes` over
     /// `seconds`, the mean.
     pub gb_per_s: f64,
-    /// The same, with its least and greatest value.
+    /// The same rate with its range.
     pub spread_gb_per_s: Spread,
-    /// From posting a transfer to knowing that all of it is in place; of a ping-pong one way: half
-    /// of each round trip.
+    /// Time from posting a transfer to knowing that all of it is in place; for a ping-pong one way: half of each round
+    /// trip.
     pub latency_us: Option<LatencyUs>,
-    /// Whether the destination was compared with the source and found right.
+    /// Whether the destination was compared with the source and found equal.
     pub verified: bool,
-    /// How it was compared: `full`, `sample` or `off`.
+    /// Extent of the comparison: `full`, `sample` or `off`.
     pub verify: String,
     /// Bytes that were compared.
     pub verified_bytes: u64,
-    /// The path of the bytes; `null` in reports of earlier versions.
+    /// Path of the bytes; `null` in reports of earlier versions.
     #[serde(default)]
     pub path: Option<PathTaken>,
-    /// How often only an engine's periodic check got transfers moving again, at both ends together.
-    /// Each is a lost wake-up. `null` where the engines don't count them, and in reports of earlier
-    /// versions.
+    /// Watchdog wake-ups of both ends together: an engine's periodic check got transfers moving again after a lost
+    /// wake-up. `null` if the engines don't count them, and in reports of earlier versions.
     #[serde(default)]
     pub rescues: Option<u64>,
-    /// What each rail carried, as the sending side counts it.
+    /// Traffic of each rail, as the sending side counts it.
     pub rails: Vec<RailShare>,
+    /// Rails that went down, came back, were slow, or had chunks sent again, in the order of the rounds.
+    #[serde(default)]
+    pub events: Vec<RailEvent>,
     /// CPU seconds of both processes per 10^9 bytes; median over the samples.
     pub cpu_seconds_per_gb: Option<f64>,
-    /// Plain sockets in turn with the engine; only with `--against raw`.
+    /// Plain sockets, alternating with the engine; only with `--against raw`.
     pub against: Option<AgainstRaw>,
-    /// Each rail alone in turn with all; only with `--against alone`.
+    /// Each rail isolated, alternating with all rails; only with `--against alone`.
     pub alone: Option<AgainstAlone>,
-    /// Other baselines that were measured in turn, in the order requested.
+    /// Other baselines, alternating with the engine, in the order requested.
     #[serde(default)]
     pub baselines: Vec<Baseline>,
     /// Other numbers of channels; only with `--channels-list`.
     #[serde(default)]
     pub sweep: Vec<SweepRow>,
-    /// What limits this size.
+    /// Limit of this size.
     pub limit: Limit,
-    /// Changes that were tried, those that help first; only with `--why`.
+    /// Changes that were tried, the helpful ones first; only with `--why`.
     #[serde(default)]
     pub tried: Vec<Tried>,
     /// The samples, in the order taken.
@@ -75,43 +77,42 @@ pub struct BenchResult {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// When it began, in milliseconds since 1970 UTC.
+    /// Start of the sample, in milliseconds since 1970 UTC.
     pub started_unix_ms: u64,
-    /// Transfers of both directions.
+    /// Transfers in both directions.
     pub transfers: u64,
-    /// Bytes of both directions.
+    /// Bytes in both directions.
     pub bytes: u64,
-    /// From the first post to the last completion, in seconds.
+    /// Time from the first post to the last completion, in seconds.
     pub seconds: f64,
     /// CPU time of this process, in seconds.
     pub local_cpu_seconds: f64,
-    /// The part of all CPU time of this machine that was not idle, 0 to 1: softirqs and other
-    /// programs included.
+    /// Part of all CPU time of this machine that was not idle, 0 to 1; includes softirqs and other programs.
     pub machine_busy_share: Option<f64>,
     /// Median time of the transfers, in microseconds.
     pub p50_us: Option<f64>,
     /// 99th percentile of the transfers' times, in microseconds.
     pub p99_us: Option<f64>,
-    /// The share of the window that was not available, 0 to 1; mean over channels that sent.
+    /// Share of the window that was not available, 0 to 1; mean over channels that sent.
     pub window_full_share: f64,
-    /// The share of the time that flows waited for room in their sockets, 0 to 1; mean over flows.
+    /// Share of the time that flows waited for room in their sockets, 0 to 1; mean over flows.
     pub socket_full_share: f64,
-    /// The other side's view of the same interval.
+    /// The same interval, as the other side saw it.
     pub peer: PeerSample,
 }
 
-/// What the other side counted during a sample.
+/// Counters of the other side during a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerSample {
-    /// Seconds by its own clock, from the order to begin until the request for these figures.
+    /// Seconds by the other side's clock, from the request to begin until the request for these counters.
     pub seconds: f64,
-    /// CPU time of its process, in seconds.
+    /// CPU time of the other process, in seconds.
     pub cpu_seconds: f64,
-    /// Payload it sent, in bytes.
+    /// Payload that the other side sent, in bytes.
     pub tx_bytes: u64,
-    /// Payload it received, in bytes.
+    /// Payload that the other side received, in bytes.
     pub rx_bytes: u64,
-    /// Payload it received over each rail, in bytes, in the order of its rails.
+    /// Payload that the other side received over each rail, in bytes, in the order of its rails.
     pub rx_bytes_per_rail: Vec<u64>,
 }
 
@@ -120,7 +121,7 @@ pub struct RailShare {
     pub name: String,
     /// Payload bytes of all samples.
     pub bytes: u64,
-    /// Its part of all bytes, 0 to 1.
+    /// The rail's part of all bytes, 0 to 1.
     pub share: f64,
     /// Bytes over the time of all samples, in GB/s (10^9 bytes): a mean, while the result's own `gb_per_s` is a median.
     pub gb_per_s: f64,
@@ -128,22 +129,22 @@ pub struct RailShare {
     pub retransmits: u64,
     /// Chunks that the engine sent again over this or another rail.
     pub resent_chunks: u64,
-    /// Bytes that a hosted plugin carried, on its rail. What it did not carry took the rail's TCP connection.
+    /// Bytes that a hosted plugin carried on this rail. The other bytes took the rail's TCP connection.
     #[serde(default)]
     pub carried_bytes: u64,
-    /// Whether a hosted plugin was to carry its payload.
+    /// Whether a hosted plugin was to carry the rail's payload.
     #[serde(default)]
     pub hosted: bool,
 }
 
-/// A hosted plugin that carries a smaller part of its rails' bytes is worth a word.
+/// Minimum share of its rails' bytes that a hosted plugin should carry; a smaller share is reported.
 pub const CARRIED_LEAST: f64 = 0.99;
 
 /// Percentiles of times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyUs {
     pub min: f64,
-    /// Half are not longer.
+    /// Half of the times are at most this.
     pub p50: f64,
     /// 99 % of the times are at most this.
     pub p99: f64,
@@ -153,7 +154,7 @@ pub struct LatencyUs {
 }
 
 impl LatencyUs {
-    /// Reads the percentiles; `None` for an empty histogram.
+    /// Computes the percentiles; `None` for an empty histogram.
     pub fn of(histogram: &Histogram) -> Option<Self> {
         let micros = |ns: u64| ns as f64 / 1e3;
         let quantile = |q: f64| histogram.quantile_ns(q).map(micros);
@@ -239,12 +240,15 @@ pub(crate) mod tests {
                 carried_bytes: 0,
                 hosted: false,
             }],
+            events: Vec::new(),
             cpu_seconds_per_gb: Some(0.4),
             against: Some(AgainstRaw {
                 raw_gb_per_s: raw.gb_per_s(),
                 ratio: 1.0,
+                spread_ratio: Some(Spread { median: 1.0, min: 1.0, max: 1.0 }),
                 raw_cpu_seconds_per_gb: Some(raw.cpu_seconds_per_gb()),
                 cpu_ratio: Some(1.1),
+                spread_cpu_ratio: Some(Spread { median: 1.1, min: 1.1, max: 1.1 }),
                 raw_latency_us: None,
                 flows: 4,
                 chunk_bytes: 524_288,
