@@ -1,4 +1,4 @@
-//! All commands.
+//! Top-level command line: the subcommands and their dispatch.
 
 use std::process::ExitCode;
 
@@ -69,7 +69,7 @@ enum Experiment {
     Autotune(Box<cmd::sweep::AutotuneArgs>),
 }
 
-/// Runs the command that was chosen.
+/// Runs the chosen subcommand.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Analyze(args) => cmd::analyze::run(&args),

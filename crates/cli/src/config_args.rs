@@ -1,4 +1,4 @@
-//! The options that choose settings, alike in every subcommand.
+//! The options that choose settings, the same in every subcommand.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(crate) struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// The file, the environment and these options; a subcommand may add its own with `set`.
+    /// Combines the file, the environment and these options; a subcommand may add its own values with `set`.
     pub(crate) fn builder(&self) -> Result<ConfigBuilder, ConfigError> {
         let mut builder = Config::builder().env();
         if let Some(path) = &self.config {
@@ -47,20 +47,20 @@ impl ConfigArgs {
         self.set.iter().try_fold(builder, |builder, pair| builder.set_pair(pair))
     }
 
-    /// The options again, for another process of this command.
+    /// Returns these options as words, to pass to another process of this command.
     pub(crate) fn words(&self) -> Vec<String> {
         let preset = self.preset.iter().map(|preset| format!("--preset={preset}"));
         let file = self.config.iter().map(|file| format!("--config={}", file.display()));
         preset.chain(file).chain(self.set.iter().map(|pair| format!("--set={pair}"))).collect()
     }
 
-    /// The settings in effect.
+    /// Resolves the settings in effect.
     pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
         self.builder()?.build()
     }
 }
 
-/// Options that give a setting a value: the command, or nothing for all, the option and the setting.
+/// Options that set a setting: the command (empty for all commands), the option and the setting.
 const OPTIONS: &[(&str, &str, &str)] = &[
     ("", "preset", "preset"),
     ("mesh", "rendezvous", "rendezvous"),
@@ -69,7 +69,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("bench", "verbose_bindings", "verbose_bindings"),
 ];
 
-/// What is wrong with the first setting to which a command line gives two values, of which only one would count.
+/// Describes the first setting to which a command line gives two values, of which only one would count.
 pub(crate) fn given_twice(command: &Command, matches: &ArgMatches) -> Option<String> {
     if let Some((name, below)) = matches.subcommand() {
         return given_twice(command.find_subcommand(name)?, below);
@@ -101,12 +101,12 @@ pub(crate) fn given_twice(command: &Command, matches: &ArgMatches) -> Option<Str
     })
 }
 
-/// Says on standard error what is wrong, and how to mend it.
+/// Prints the error and its help on standard error, and returns its exit code.
 pub(crate) fn refuse(error: &ConfigError) -> ExitCode {
     stdout::refuse(error, error.help(), error.exit_code())
 }
 
-/// What a command ends with whose log can't be what the settings want.
+/// Exit code of a command that can't open the log that its settings name.
 pub(crate) fn code_of_log(error: &LogError) -> u8 {
     match error {
         LogError::Open { source, .. } => exit::of_io(source),
@@ -115,15 +115,15 @@ pub(crate) fn code_of_log(error: &LogError) -> u8 {
     }
 }
 
-/// Says on standard error what the user should know about the settings.
+/// Prints the warnings about the settings on standard error.
 pub(crate) fn print_warnings(config: &Config) {
     for warning in config.warnings() {
         tell!("polyrail: warning: {warning}");
     }
 }
 
-/// The settings for an engine, which says what the user should know about them in its log: that has been
-/// [printed](print_warnings), so it says it only where the log is a file.
+/// Returns settings for an engine whose log repeats the warnings only if the log is a file: on standard error they are
+/// already [printed](print_warnings).
 pub(crate) fn told(config: Config) -> Config {
     match config.log_file.is_empty() {
         true => config.without_warnings(),
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// The help of such an option names its setting.
+    /// Finds such options by their help, which names the setting.
     #[test]
     fn every_option_for_a_setting_is_known() {
         let command = crate::command();

@@ -94,7 +94,7 @@ impl Kept {
 pub(crate) enum Output<'k> {
     /// The output of this process.
     Ours,
-    /// [`Worker::hear`], which cuts lines at so many bytes.
+    /// Lines go to [`Worker::hear`], which cuts each at this many bytes.
     Heard(usize),
     Kept(&'k Kept),
 }
@@ -104,9 +104,9 @@ pub(crate) struct Worker {
     child: Child,
     orders: Option<ChildStdin>,
     heard: Receiver<String>,
-    /// The threads that read the output that is kept.
+    /// Threads that read the output that is kept.
     collectors: Vec<JoinHandle<()>>,
-    /// The worker and the processes that it starts.
+    /// Process group of the worker and the processes that it starts.
     group: Option<Pid>,
 }
 
@@ -145,7 +145,7 @@ impl Worker {
                 (Output::Heard(most), Some(pipe)) => {
                     let sender = sender.clone();
                     let mut lines = Lines::up_to(most, pipe).map_while(Result::ok);
-                    // This thread ends with the process, or with the receiver.
+                    // This thread ends with the worker or when the receiver is dropped.
                     let listen = move || lines.try_for_each(|line| sender.send(line));
                     thread::Builder::new().spawn(listen)?;
                 }
@@ -156,7 +156,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Starts the command in a process group of its own, which Ctrl-C of a terminal does not reach. Processes that the
+    /// Starts the command in a separate process group, which Ctrl-C of a terminal does not reach. Processes that the
     /// worker starts end with it.
     pub(crate) fn start_group(
         mut command: Command,
@@ -262,7 +262,7 @@ impl Worker {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // It fails only if all processes of the group have ended.
+            // Fails only if all processes of the group have ended.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -355,7 +355,8 @@ impl Workers {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Returns the lines that the workers have queued. Waits a moment for the first line of worker `first` only.
+    /// Returns the lines that the workers have queued. Waits up to [`LOOK`] for the first line of worker `first`, and
+    /// for no other line.
     fn hear_all(&self, first: usize) -> impl Iterator<Item = (usize, Heard)> {
         self.0.iter().enumerate().flat_map(move |(number, one)| {
             let mut within = if number == first { LOOK } else { Duration::ZERO };
@@ -365,7 +366,8 @@ impl Workers {
         })
     }
 
-    /// Waits a moment for the end of a worker other than `known`, and returns it. Stops when none is silent any more.
+    /// Waits up to [`NEWS`] for a worker other than `known` to end, and returns its number. Stops when no worker is
+    /// silent any more.
     pub(crate) fn other_end(&self, known: usize, silent: &mut BTreeSet<usize>) -> Option<usize> {
         let until = Instant::now() + NEWS;
         while let Some(first) = silent.first().copied().filter(|_| Instant::now() < until) {
@@ -452,7 +454,7 @@ mod tests {
         Workers(all.into_iter().collect())
     }
 
-    /// Takes numbers as answers, and refuses large ones.
+    /// Parses numbers as answers, and refuses those of 10 and more.
     fn number(line: &str) -> Option<Result<u32, String>> {
         let number: u32 = line.parse().ok()?;
         Some(if number < 10 { Ok(number) } else { Err(line.to_owned()) })
@@ -563,12 +565,12 @@ mod tests {
         command.args(["-c", "sleep 600 & read x; yes | head -n 9999 >&2; echo ${#x}; read x"]);
         let output = [Output::Heard(LINE_MAX), Output::Kept(&kept)];
         let mut one = Worker::start_group(command, Stdio::piped(), output).unwrap();
-        // It has more bytes than a pipe.
+        // More bytes than a pipe holds.
         let order = "x".repeat(100_000);
         one.tell(&order, Instant::now() + LONG, &interrupt).unwrap();
         assert!(matches!(one.hear(LONG), Heard::Line(length) if length == "100002"));
         assert_eq!(one.terminate(LONG).unwrap().signal(), Some(Signal::TERM.as_raw()));
-        // Its child has held its output open.
+        // The worker's child has held its output open.
         assert!(matches!(one.hear(LONG), Heard::Ended));
         drop(one);
         assert!(kept.text().len() <= 1 << 10, "{}", kept.text().len());

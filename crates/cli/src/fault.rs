@@ -33,7 +33,7 @@ use crate::config_args::code_of_log;
 use crate::stdout::{self, excerpt, one_line};
 use crate::unwritten::Unwritten;
 
-/// An error that ends a command, or one of its processes. Processes send it to each other without its cause.
+/// Error that ends a command or one of its processes. Processes send it to each other without its cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Fault {
@@ -58,7 +58,7 @@ pub(crate) enum Cause {
     Gone(Box<LostReason>),
     /// Another client is being served at the other end.
     Busy,
-    /// A worker ended early, or told that it failed.
+    /// A worker ended early, or reported that it failed.
     Ended,
     /// Data arrived wrong.
     Mismatch(Mismatch),
@@ -80,17 +80,17 @@ impl Fault {
         self.cause == Cause::Interrupted
     }
 
-    /// An error in words of the command, with the code and the help of its cause.
+    /// Error with the command's own message, and with the code and the help of its cause.
     pub(crate) fn explained(message: impl Into<String>, error: &impl Explain) -> Self {
         Self { help: error.help(), ..Self::new(error.exit_code(), message) }
     }
 
-    /// [`heard`](Self::heard) from another process or host.
+    /// Error [`heard`](Self::heard) from another process or host, with its name in front.
     pub(crate) fn of_peer(who: &str, fault: Self) -> Self {
         Self::heard(fault).about(who)
     }
 
-    /// An error that another process or host sent. It can neither forge lines or a success, nor fill the terminal.
+    /// Error that another process or host sent. Its text can neither forge lines or a success nor fill the terminal.
     pub(crate) fn heard(fault: Self) -> Self {
         let code = match fault.code {
             exit::USAGE | exit::ENVIRONMENT | exit::DATA | exit::INTERRUPTED => fault.code,
@@ -120,7 +120,7 @@ impl Fault {
         }
     }
 
-    /// A value that can't be used. `value` is empty for an option that has no value, or is left out.
+    /// Refuses a value. An empty `value` stands for an option that has no value or is left out.
     pub(crate) fn usage(
         option: &str,
         value: impl ToString,
@@ -132,7 +132,7 @@ impl Fault {
         Self::new(exit::USAGE, format!("{option}{value}: {reason}; allowed: {allowed}"))
     }
 
-    /// This machine lacks something.
+    /// Reports that this machine lacks something.
     pub(crate) fn environment(message: impl Into<String>) -> Self {
         Self::new(exit::ENVIRONMENT, message)
     }
@@ -142,13 +142,13 @@ impl Fault {
         self
     }
 
-    /// Puts the process or the pair that failed in front of the message.
+    /// Prefixes the message with the process or the pair that failed.
     pub(crate) fn about(mut self, what: &str) -> Self {
         self.message = format!("{what}: {}", self.message);
         self
     }
 
-    /// Prints the fault on standard error, unless another process has, and returns the exit code.
+    /// Prints the fault on standard error unless another process has printed it, and returns the exit code.
     pub(crate) fn refuse(self) -> ExitCode {
         if self.cause == Cause::Told {
             return ExitCode::from(self.code);
@@ -157,7 +157,7 @@ impl Fault {
     }
 }
 
-/// Characters of a message or a help line of another process that are shown.
+/// Maximum number of characters to show of a message or a help line of another process.
 const SAID_MAX: usize = 1000;
 
 /// Converts these errors into faults: their text, with the exit code and the help from this table.

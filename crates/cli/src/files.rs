@@ -1,4 +1,4 @@
-//! Files that a command writes where its user said.
+//! Files that a command writes to paths that its user chose.
 
 use std::fs;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use polyrail_sys::files::{is_privileged, open_trusted};
 
-/// A file that a command writes, of a type of its own to tell it from those that it reads.
+/// File that a command writes: a separate type, to distinguish it from files that the command reads.
 #[derive(Clone, Debug)]
 pub(crate) struct OutFile(PathBuf);
 
@@ -37,13 +37,14 @@ impl AsRef<Path> for OutFile {
     }
 }
 
-/// The name that stands for no file.
+/// File name that stands for no file.
 pub(crate) const NO_FILE: &str = "none";
 
-/// The report of the last `bench`, in the folder of this user.
+/// File name of the last `bench` report in this user's folder.
 pub(crate) const LAST_REPORT: &str = "bench.json";
 
-/// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or `~/.local/state`.
+/// Returns this user's folder for the files that a run leaves behind: `polyrail` in `XDG_STATE_HOME` or
+/// `~/.local/state`.
 pub(crate) fn state_folder() -> Option<PathBuf> {
     let folder = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
@@ -53,21 +54,21 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     Some(of_user?.join("polyrail"))
 }
 
-/// The most bytes of a file that people or this command wrote: none of them comes near it.
-const TEXT_MAX: u64 = 16 << 20;
+/// Maximum size in bytes of a file that people or this command wrote. Real ones are far smaller.
+pub(crate) const TEXT_MAX: u64 = 16 << 20;
 
-/// The text of a file that people or this command wrote.
+/// Reads a text file that people or this command wrote.
 ///
 /// # Errors
-/// Of the system; a file larger than 16 MiB, or one that is no UTF-8 text.
+/// The system's error; a file larger than 16 MiB; a file that is not UTF-8.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     text_of(polyrail_sys::files::read_limited(path, TEXT_MAX)?)
 }
 
-/// As [`read_text`], of a file that only root and this user can change, where this process has privileges.
+/// Works like [`read_text`]. In a process with privileges, only root and this user may be able to change the file.
 ///
 /// # Errors
-/// As [`read_text`]; [`io::ErrorKind::InvalidData`] names who can change the file.
+/// The errors of [`read_text`]; [`io::ErrorKind::InvalidData`] names the others who can change the file.
 pub(crate) fn read_trusted_text(path: &Path) -> io::Result<String> {
     if !is_privileged() {
         return read_text(path);
@@ -87,15 +88,16 @@ fn text_of(bytes: Vec<u8>) -> io::Result<String> {
     })
 }
 
-/// Writes a whole file instead of an older one, as [`polyrail_sys::files::replace`] does.
+/// Replaces a file as a whole, with [`polyrail_sys::files::replace`].
 ///
 /// # Errors
-/// Of the system. Nothing is left of the new file then, unless only its folder can't be written.
+/// The system's error. Nothing of the new file is left then, unless the folder allows no new files and the file was
+/// written in place.
 pub(crate) fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     polyrail_sys::files::replace(path, bytes.as_ref())
 }
 
-/// Whether both name the same file, which may not be there yet.
+/// Whether both paths name the same file, even if that file does not exist yet.
 pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         fs::canonicalize(path).ok().or_else(|| {
@@ -104,7 +106,7 @@ pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
             Some(folder.join(path.file_name()?))
         })
     };
-    // A device takes both: `/dev/null`, a terminal.
+    // Two outputs can share a device, such as `/dev/null` or a terminal.
     let is_device = fs::metadata(one).is_ok_and(|found| !found.is_file());
     !is_device && place(one).is_some_and(|one| place(other) == Some(one))
 }
@@ -136,7 +138,7 @@ mod tests {
         assert!(link.is_symlink(), "it stays a link");
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
-        // The draft can't take its place.
+        // The draft can't replace a folder that is not empty.
         let taken = folder.path().join("folder");
         fs::create_dir_all(taken.join("full")).unwrap();
         assert!(replace(&taken, "x").is_err());

@@ -6,16 +6,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the groups are mounted.
+/// Mount point of the control groups.
 pub(crate) const MOUNT: &str = "/sys/fs/cgroup";
 
-/// The groups of this process, as the kernel lists them; nothing of a kernel without them.
+/// Returns the control groups of this process in the kernel's format, or an empty string if the kernel has none.
 pub(crate) fn own() -> String {
     fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
 }
 
-/// The folders of the group that a line of `/proc/self/cgroup` names, and of its ancestors: of version 2, or of this
-/// controller of version 1.
+/// Returns the folders of the group that a line of `/proc/self/cgroup` names, and of its ancestors: those of version 2,
+/// or those of this controller of version 1.
 pub(crate) fn folders(mount: &Path, line: &str, controller: &str) -> Vec<PathBuf> {
     let mut parts = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(group)) = (parts.next(), parts.next(), parts.next())
@@ -29,17 +29,17 @@ pub(crate) fn folders(mount: &Path, line: &str, controller: &str) -> Vec<PathBuf
         _ => return Vec::new(),
     };
     let group = Path::new(group.trim_start_matches('/'));
-    // In a container the group may be named as the host sees it; then only the container's own is there.
+    // In a container the path may be the host's view of the group. Then only the container's root folder exists.
     group.ancestors().map(|group| mount.join(group)).collect()
 }
 
-/// The limit that leaves this process the least memory, and how many bytes it leaves.
+/// Returns the limit that leaves this process the least memory, and the number of bytes that it leaves.
 pub(crate) fn memory_left(mount: &Path, groups: &str) -> Option<(PathBuf, u64)> {
     let folders = groups.lines().flat_map(|line| folders(mount, line, "memory"));
     folders.filter_map(|folder| left_by(&folder)).min_by_key(|(_, bytes)| *bytes)
 }
 
-/// `None` where the group has no limit.
+/// Returns `None` if the group has no limit.
 fn left_by(folder: &Path) -> Option<(PathBuf, u64)> {
     let file = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| file(name)?.trim().parse::<u64>().ok();
@@ -49,7 +49,7 @@ fn left_by(folder: &Path) -> Option<(PathBuf, u64)> {
     ];
     let mut limits = versions.into_iter();
     let (limit, used, cache) = limits.find(|(limit, ..)| number(limit).is_some())?;
-    // The kernel takes back what only caches files before it refuses memory.
+    // The kernel reclaims inactive file cache before it refuses memory.
     let stat = file("memory.stat").unwrap_or_default();
     let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
     let cached = lines.find(|(name, _)| *name == cache).and_then(|(_, bytes)| bytes.parse().ok());
@@ -61,7 +61,7 @@ fn left_by(folder: &Path) -> Option<(PathBuf, u64)> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Puts files into the folder of a group.
+    /// Writes files into the folder of a group.
     pub(crate) fn write(folder: &Path, files: &[(&str, &str)]) {
         fs::create_dir_all(folder).unwrap();
         files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
@@ -87,7 +87,7 @@ pub(crate) mod tests {
     fn version_1_has_the_same_in_other_files() {
         let mount = tempfile::tempdir().unwrap();
         let (limit, used) = ("memory.limit_in_bytes", "memory.usage_in_bytes");
-        // The group is named as the host sees it; the container has its own only.
+        // The group's path is the host's view; only the container's root folder exists.
         write(&mount.path().join("memory"), &[(limit, "1000\n"), (used, "1100\n")]);
         write(&mount.path().join("cpu"), &[(limit, "1\n"), (used, "1\n")]);
         let groups = "7:memory:/docker/a\n4:cpu,cpuacct:/a\n0::/\nnonsense\n";

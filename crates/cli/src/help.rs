@@ -7,7 +7,7 @@ use polyrail_report::wrapped;
 
 use crate::stdout::columns;
 
-/// Groups of commands, in the order of the program's help.
+/// Groups of commands, in the order that the program's help shows.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Measure", &["bench", "mesh", "collective", "profile", "analyze"]),
     ("Study", &["experiment"]),
@@ -19,14 +19,13 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Shell", &["shell"]),
 ];
 
-/// Commands with many options, each with those that `-h` shows. `--help` shows all.
+/// Commands with many options, each with the options that `-h` shows. `--help` shows all.
 const SHORT: [(&str, &[&str]); 4] = [
     (
         "bench",
         &[
-            "listen", "connect", "lab", "mem", "peer_mem", "sizes", "op", "depth", "bidir",
-            "latency", "time", "against", "why", "json", "sample", "rails", "path", "config",
-            "set",
+            "listen", "connect", "lab", "mem", "sizes", "op", "depth", "bidir", "latency", "time",
+            "against", "why", "fit", "json", "sample", "rails", "path", "config", "set",
         ],
     ),
     (
@@ -73,13 +72,13 @@ const SHORT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// The widest line of a help text, equal to `max_term_width` of the program.
+/// Maximum width of a line of help text, equal to the program's `max_term_width`.
 const WIDEST: usize = 100;
 
-/// Lines of examples in the short help of a command, with their heading.
+/// Number of lines of examples in the short help of a command, including their heading.
 const EXAMPLE_LINES: usize = 3;
 
-/// The program, whose help lists its commands in groups.
+/// Groups the commands in the program's help.
 pub(crate) fn grouped(program: Command) -> Command {
     if !cfg!(feature = "all-commands") || !program.has_subcommands() {
         return program;

@@ -1,4 +1,4 @@
-//! What the reports say about the machine.
+//! Description of the machine in reports.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use polyrail_report::{Host, show_memory};
 
 use crate::groups;
 
-/// This machine as the kernel describes it; what it does not tell is `None`.
+/// Describes this machine from the kernel's files. Missing values are `None`.
 pub(crate) fn describe() -> Host {
     describe_from(&Sysroot::live())
 }
 
-/// The host's name, or `localhost` where the kernel does not tell.
+/// Returns the host's name, or `localhost` if the kernel does not report one.
 pub(crate) fn hostname() -> String {
     named(&Sysroot::live())
 }
 
-/// Memory that this process could still take.
+/// Memory that this process can still allocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Available {
     pub(crate) bytes: u64,
-    /// The file with the limit, where a control group leaves less than the host has.
+    /// File with the limit, if a control group leaves less than the host has available.
     pub(crate) limit: Option<PathBuf>,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Available {
     }
 }
 
-/// `None` where the kernel tells neither what the host has nor a limit.
+/// Returns `None` if the kernel reports neither the host's available memory nor a limit.
 pub(crate) fn available_memory() -> Option<Available> {
     let meminfo_text = Sysroot::live().read("/proc/meminfo").unwrap_or_default();
     let of_host = meminfo(&meminfo_text, "MemAvailable");
@@ -72,7 +72,7 @@ fn describe_from(root: &Sysroot) -> Host {
     let cpus = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     Host {
         hostname: named(root),
-        // Empty where a container hides it, which would make any two of them one host.
+        // A container may hide the id. An empty one would make any two such containers count as one host.
         boot_id: root.boot_id().ok().filter(|id| !id.is_empty()),
         kernel: root.kernel().unwrap_or_else(|_| "unknown".into()),
         cpu_model: field(&cpuinfo, "model name"),
@@ -87,7 +87,7 @@ fn describe_from(root: &Sysroot) -> Host {
     }
 }
 
-/// The value of a `name : value` line.
+/// Returns the value of a `name : value` line.
 fn field(text: &str, name: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
@@ -99,7 +99,7 @@ fn meminfo(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The word in brackets of `always [madvise] never`.
+/// Returns the word in brackets of `always [madvise] never`.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())

@@ -16,13 +16,14 @@ use crate::progress::Beside;
 use crate::signals;
 use crate::stdout::{complain, tell};
 
-/// The signal that ends the process at once. Earlier ones end the run in order.
+/// Signal that ends the process at once. Earlier ones end the run in order.
 #[derive(Clone, Copy)]
 pub(crate) enum AtOnce {
     Second,
-    /// The second signal. Before [`Interrupt::end_in_order`] is called: the first one, with this message.
+    /// The second signal, or the first one, with this message, if it comes before [`Interrupt::end_in_order`] is
+    /// called.
     FirstWhileNothingIsDone(&'static str),
-    /// None: the run must undo its changes first, which takes moments.
+    /// No signal: the run must undo its changes first, which takes moments.
     Never,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Interrupt {
     waiting: Arc<Waiting>,
 }
 
-/// The wait for the other end, after the request.
+/// Wait for the other end, after the request.
 #[derive(Default)]
 struct Waiting {
     since: OnceLock<Instant>,
@@ -45,7 +46,7 @@ struct Waiting {
 }
 
 impl Interrupt {
-    /// Catches the signals that end a command, from now on.
+    /// Starts to catch the signals that end a command.
     pub(crate) fn install(at_once: AtOnce) -> Result<Self, Fault> {
         let interrupt = Self::default();
         interrupt.catch(at_once).map_err(|error| Fault::system(CATCHING, error))?;
@@ -75,7 +76,7 @@ impl Interrupt {
             pipe::register(signal, tells.try_clone()?)?;
         }
         let in_order = Arc::clone(&self.in_order);
-        // A thread does it: a signal handler may not print, and the main thread may be busy for a minute.
+        // A thread prints and exits: a signal handler may not print, and the main thread may be busy for a minute.
         let end = move || {
             if told.read_exact(&mut [0]).is_ok() && !in_order.load(Ordering::Relaxed) {
                 if io::stderr().is_terminal() {
@@ -90,13 +91,13 @@ impl Interrupt {
         thread::Builder::new().name("interrupt".into()).spawn(end).map(drop)
     }
 
-    /// From now on the first signal ends the run in order.
+    /// Lets the first signal end the run in order from now on.
     pub(crate) fn end_in_order(&self) {
         self.in_order.store(true, Ordering::Relaxed);
     }
 
-    /// Raises the request when standard input ends. A process that holds the other end of the pipe asks in that way,
-    /// even by its own exit. A later signal to all processes of a run still counts as the first one.
+    /// Raises the request when standard input ends. The process that holds the other end of the pipe requests the end
+    /// by closing it or by exiting. A later signal to all processes of a run still counts as the first one.
     pub(crate) fn raise_when_stdin_ends(&self) -> Result<(), Fault> {
         let interrupt = self.clone();
         let wait = move || {
@@ -109,7 +110,7 @@ impl Interrupt {
     }
 
     /// Ignores the signals that end a command. A terminal or `timeout` sends them to all processes of a run, and the
-    /// process that started this one decides when it ends.
+    /// process that started this one decides when this one ends.
     pub(crate) fn ignore_signals() -> Result<(), Fault> {
         // The flag is never read.
         signals::caught().map(drop).map_err(|error| Fault::system(CATCHING, error))
@@ -126,12 +127,12 @@ impl Interrupt {
 
     /// Prints the reason for the wait through `beside`. Without this call the wait prints nothing.
     pub(crate) fn tell_beside(&self, beside: Beside) {
-        // Called once for each run.
+        // Each run calls this once, so the cell is empty.
         let _ = self.waiting.beside.set(beside);
     }
 
-    /// Callers that wait for the other end call this now and then. After an interrupt the first call prints that, and
-    /// calls more than [`PATIENCE`] later end the wait.
+    /// Checks a wait for the other end; waiting callers call this repeatedly. After an interrupt the first call prints
+    /// that the run waits, and calls more than [`PATIENCE`] later end the wait.
     pub(crate) fn check_wait(&self) -> Result<(), Fault> {
         if !self.is_raised() {
             return Ok(());
@@ -155,7 +156,7 @@ impl Interrupt {
     /// Interval between checks of the request, where no event announces it.
     pub(crate) const LOOK: Duration = Duration::from_millis(200);
 
-    /// Time that a child process has to end after an interrupt.
+    /// Time that a child process gets to end after an interrupt.
     pub(crate) const CHILD_PATIENCE: Duration = Duration::from_secs(1);
 
     /// Returns an error after an interrupt.
@@ -164,8 +165,8 @@ impl Interrupt {
     }
 }
 
-/// The exit code after a signal that ends the process at once.
+/// Exit code after a signal that ends the process at once.
 const CODE: i32 = exit::INTERRUPTED as i32;
 const CATCHING: &str = "catching signals";
-/// The longest time that an interrupted run waits for the other end, in all.
+/// Maximum total time that an interrupted run waits for the other end.
 const PATIENCE: Duration = Duration::from_secs(2);

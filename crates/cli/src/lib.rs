@@ -48,26 +48,28 @@ use crate::commands::Cli;
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
-    // Without it a command still does all that it can.
+    // If this fails, the command can still do all its work.
     let _ = signals::outlive_large_files();
-    let code = stdout::concluded(match usage::parse::<Cli>() {
+    let code = match usage::parse::<Cli>() {
         Ok(cli) => commands::run(cli),
         Err(code) => code,
-    });
+    };
+    #[cfg(feature = "all-commands")]
+    cmd::nccl::fail_eval(code);
+    let code = stdout::concluded(code);
     polyrail_carrier::limit_exit(Duration::from_secs(10));
     code
 }
 
-/// Every command and option.
+/// Returns the whole command, with every subcommand and option.
 pub fn command() -> clap::Command {
     usage::prepared(Cli::command())
 }
 
-/// Reads a command line, without its first word, and runs nothing.
+/// Parses a command line, without the program's name, and runs nothing.
 ///
 /// # Errors
-/// The message that the command would end with, and its remedy in a line of its own. It is not
-/// escaped for a terminal yet.
+/// The message that the command would print, with its help on a separate line, not yet escaped for a terminal.
 pub fn check(words: &[OsString]) -> Result<(), String> {
     usage::read::<Cli>(words).map(drop).map_err(|refused| refused.message)
 }

@@ -1,4 +1,4 @@
-//! Places of the libraries that Polyrail brings for other programs.
+//! Locations of the libraries that Polyrail provides for other programs.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -11,16 +11,23 @@ use polyrail_sys::files::{is_privileged, require_trusted, require_trusted_code};
 
 use crate::fault::Fault;
 
-/// The name that cargo gives the plugin for NCCL.
+/// File name that cargo gives the plugin for NCCL.
 pub(crate) const BUILT: &str = "libnccl_net_polyrail.so";
 
-/// Loads the plugin as NCCL would, or an installed one that the dynamic loader does not find.
+/// Environment variable that passes NCCL the name of a plugin.
+pub(crate) const VARIABLE: &str = "NCCL_NET_PLUGIN";
+
+/// Shell command that builds and installs the plugin for NCCL, to be run in the repository.
+pub(crate) const INSTALL: &str =
+    "cargo build --release -p polyrail-nccl && polyrail nccl install ~/.local/lib";
+
+/// Loads the plugin as NCCL would. Falls back to an installed one that the dynamic loader does not find.
 fn load(name: &str) -> Result<Library, Fault> {
     let fault = match Library::open(name) {
         Ok(library) => return Ok(library),
         Err(fault) => fault,
     };
-    let file = format!("libnccl-net-{name}.so");
+    let file = file_name(name);
     let folders = near_folders();
     let installed = folders.iter().find(|folder| folder.join(&file).exists());
     let refused =
@@ -46,8 +53,8 @@ fn load(name: &str) -> Result<Library, Fault> {
     Err(refused(&fault, &help))
 }
 
-/// The library that NCCL would load by this name. For `polyrail` also the one that was built in the
-/// repository around.
+/// Loads the library that NCCL would load by this name. For `polyrail`, falls back to the one built in the surrounding
+/// repository.
 pub(crate) fn find(name: &str) -> Result<Library, Fault> {
     let refusal = match load(name) {
         Ok(library) => return Ok(library),
@@ -64,20 +71,39 @@ pub(crate) fn find(name: &str) -> Result<Library, Fault> {
     }
 }
 
-/// Returns the folders of an installation: beside this program, in `../lib` and in `~/.local/lib`.
+/// Returns the first plugin of [`VARIABLE`], which may be a list.
+pub(crate) fn named() -> Option<String> {
+    let value = std::env::var(VARIABLE).ok()?;
+    value.split(',').map(str::trim).find(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// Whether no library exists that [`find`] would load or refuse.
+pub(crate) fn is_missing(name: &str) -> bool {
+    let installed = near_folders().into_iter().map(|folder| folder.join(file_name(name)));
+    let built = build_folders().into_iter().map(|folder| folder.join(BUILT));
+    matches!(Library::open(name), Err(LoadError::Missing { .. }))
+        && !installed.chain(built).any(|path| path.exists())
+}
+
+/// Returns the file name of an installed plugin.
+fn file_name(name: &str) -> String {
+    format!("libnccl-net-{name}.so")
+}
+
+/// Returns the folders of an installation: this program's folder, `../lib` and `~/.local/lib`.
 pub(crate) fn near_folders() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     let bin = program.as_deref().and_then(Path::parent);
     let lib = bin.and_then(Path::parent).map(|parent| parent.join("lib"));
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let of_user = home.map(|home| PathBuf::from(home).join(".local/lib"));
-    // For a program in ~/.local/bin it is the same folder.
+    // A program in `~/.local/bin` has the same folder as `../lib`.
     let of_user = of_user.filter(|folder| lib.as_ref() != Some(folder));
     bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
 }
 
-/// Returns the folders of cargo's builds in the repository around the current folder: `cargo
-/// install` installs programs, and no libraries.
+/// Returns the folders of cargo's builds in the repository around the current folder. `cargo install` installs programs
+/// only, no libraries.
 pub(crate) fn build_folders() -> Vec<PathBuf> {
     let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
     if let Some(folder) = chosen {
@@ -88,7 +114,7 @@ pub(crate) fn build_folders() -> Vec<PathBuf> {
     vec![repository.unwrap_or(&here).join("target/release")]
 }
 
-/// Refuses a library that was found and not named, where another user can change it: who loads it runs its code.
+/// Refuses a library that was found rather than named, if another user can change it: loading it runs its code.
 pub(crate) fn refuse_of_others(found: &Path) -> Result<(), Fault> {
     require_trusted_code(found).map_err(|error| {
         let text = format!("{} is not used: {error}", found.display());
@@ -97,9 +123,9 @@ pub(crate) fn refuse_of_others(found: &Path) -> Result<(), Fault> {
     })
 }
 
-/// Refuses a library of a bare name in a process with privileges, if others than root and this user can change a file
-/// of these names that the dynamic loader would take, or lay one, in a folder of LD_LIBRARY_PATH. The loader's other
-/// folders are root's.
+/// Refuses to load a library by its bare name in a process with privileges, if users other than root and this one can
+/// change or add a file with one of these names in a folder of LD_LIBRARY_PATH. The loader's other folders belong to
+/// root.
 pub(crate) fn refuse_bare_of_others(names: &[&str]) -> Result<(), Fault> {
     if !is_privileged() || names.iter().any(|name| name.contains('/')) {
         return Ok(());
@@ -108,10 +134,10 @@ pub(crate) fn refuse_bare_of_others(names: &[&str]) -> Result<(), Fault> {
     let is_separator = |byte: &u8| matches!(byte, b':' | b';');
     let folders = path.as_bytes().split(is_separator).filter(|_| !path.is_empty());
     for folder in folders {
-        // The loader takes an empty part for the current folder.
+        // The loader reads an empty part as the current folder.
         let folder = if folder.is_empty() { b"." } else { folder };
         let folder = Path::new(OsStr::from_bytes(folder));
-        // The loader passes over what is no folder.
+        // The loader skips entries that are not folders.
         match require_trusted(folder) {
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 let text = format!("no library of LD_LIBRARY_PATH is loaded: {error}");
@@ -132,7 +158,7 @@ pub(crate) fn listed(folders: &[PathBuf]) -> String {
     folders.join(", ")
 }
 
-/// For a shell.
+/// Quotes the path for a shell.
 pub(crate) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

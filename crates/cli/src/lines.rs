@@ -1,13 +1,14 @@
-//! Output of other processes, with a bound: one that never ends a line, or never stops, fills no memory.
+//! Bounded reader for output of other processes. A process that never ends a line, or never stops, can't fill the
+//! memory.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
-/// Enough for a line that another process writes; of a longer one this much is kept.
+/// Maximum number of bytes to keep of a line that another process writes: more than such a line needs.
 pub(crate) const LINE_MAX: usize = 1 << 20;
-/// Lines of another process that wait to be looked at, before it has to wait.
+/// Maximum number of queued lines of another process. At this number the process has to wait.
 pub(crate) const QUEUED_MAX: usize = 16;
 
-/// Lines, without their ends.
+/// Iterator over lines, without their line breaks.
 pub(crate) struct Lines<R> {
     pipe: BufReader<R>,
     most: usize,

@@ -1,4 +1,4 @@
-//! The value of the option `--sysroot`, which chooses the machine to examine.
+//! Value of the option `--sysroot`, which chooses the machine to examine.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use polyrail_host::snapshot::{self, SnapshotError};
 
 use crate::values::{Refusal, refuse_endless, sound};
 
-/// The value of `--sysroot` where a command may also write: a folder, or an archive to read only.
+/// Value of `--sysroot` for a command that may also write: a folder, or an archive that is only read.
 #[derive(Clone, Debug)]
 pub(crate) struct MachineCopy {
-    /// As the user named it.
+    /// Path that the user gave.
     pub(crate) path: PathBuf,
     root: Sysroot,
 }
 
 impl MachineCopy {
-    /// Opens it; a value parser for clap.
+    /// Opens the copy; a value parser for clap.
     ///
     /// # Errors
-    /// What is wrong with it, as a phrase.
+    /// The reason why the copy can't be used, as a phrase.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         let path = Path::new(text);
         let allowed = "a folder with proc and sys, or an archive of them";
@@ -43,7 +43,7 @@ impl MachineCopy {
         Ok(Self { root, path: path.to_owned() })
     }
 
-    /// The copy, or the running machine if none was named.
+    /// Returns the copy, or the running machine if the user named none.
     pub(crate) fn root(copy: Option<&Self>) -> Sysroot {
         copy.map_or_else(Sysroot::live, |copy| copy.root.clone())
     }

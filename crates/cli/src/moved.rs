@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Words of commands in earlier versions, with those of today. The first match counts.
+/// Command words of earlier versions, with the words that replace them. The first match counts.
 const MOVED: &[(&[&str], &str)] = &[
     (&["autotune"], "experiment autotune"),
     (&["bindings", "suggest"], "host plan bindings"),
@@ -50,13 +50,14 @@ const MOVED: &[(&[&str], &str)] = &[
     (&["tune"], "host show profiles"),
 ];
 
-/// Options of earlier versions: the command, the option, and the words of today.
+/// Options of earlier versions: the command, the option, and the words that replace them.
 const MOVED_OPTIONS: &[(&str, &str, &str)] = &[
     ("bench", "--block-bytes", "bench --blocks NxSIZE"),
     ("bench", "--channels", "bench --set channels=N"),
     ("bench", "--chunk", "bench --set chunk_bytes=SIZE"),
     ("bench", "--congestion", "bench --set congestion=NAME"),
     ("bench", "--dry-run", "bench --explain-path only"),
+    ("bench", "--interval", "top --interval TIME"),
     ("bench", "--no-json", "bench --json none"),
     ("bench", "--proxies", "bench --set proxies=TX,RX"),
     ("bench", "--rx-bindings", "bench --set rx_bindings=BINDINGS"),
@@ -91,13 +92,13 @@ const MOVED_OPTIONS: &[(&str, &str, &str)] = &[
 
 /// Matches the name of an existing file.
 const FILE: &str = "FILE";
-/// These match any word.
+/// Matches any word, as [`LIBRARY`] does.
 const ANY: &str = "NIC";
 const LIBRARY: &str = "LIBRARY";
 /// Matches a name with a value.
 const PAIR: &str = "NAME=VALUE";
 
-/// Finds the old words that include the one at `place`. Returns them with the new words.
+/// Finds the old words that include the one at `place`, and returns them with the new words.
 pub(crate) fn moved(words: &[OsString], place: usize) -> Option<(String, &'static str)> {
     let is = |old: &str, word: &OsString| match old {
         FILE => Path::new(word).is_file(),
@@ -114,7 +115,7 @@ pub(crate) fn moved(words: &[OsString], place: usize) -> Option<(String, &'stati
     Some((old.join(" "), now))
 }
 
-/// Finds the words of today for an option of this command, which is named without the program.
+/// Returns the words that replace an old option of this command. The command's name comes without the program's.
 pub(crate) fn moved_option(command: &str, option: &str) -> Option<&'static str> {
     let is_it = |(of, old, _): &&(&str, &str, &str)| *of == command && *old == option;
     MOVED_OPTIONS.iter().find(is_it).map(|(.., now)| *now)
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The words name a command, its options with values, and the first values of its arguments.
+    /// Asserts that the words name a command, its options with values, and the first values of its arguments.
     fn assert_exists(now: &str) {
         let mut command = &crate::command();
         let mut is_value = false;
@@ -162,7 +163,7 @@ mod tests {
             } else if let Some(below) = command.find_subcommand(word) {
                 command = below;
             } else if word.chars().any(char::is_lowercase) {
-                // The command has none below it. The word is its first argument.
+                // The command has no subcommand of this name. The word is its first argument.
                 let first = command.get_positionals().next();
                 let values = first.map(clap::Arg::get_possible_values).unwrap_or_default();
                 let is_one = values.iter().any(|value| value.get_name() == word);

@@ -1,4 +1,4 @@
-//! The worker's side: the process that started this one sends orders, as lines of JSON.
+//! Worker's side: the process that started this one sends orders as lines of JSON.
 
 use std::io::{self, BufRead};
 use std::sync::mpsc::{Receiver, channel};
@@ -18,10 +18,10 @@ use crate::stdout::{keep, tell_starter};
 pub(crate) struct Orders(Receiver<String>);
 
 impl Orders {
-    /// Makes this process a worker. From here on standard output is for [`reply`] alone.
+    /// Makes this process a worker. From then on only [`reply`] writes to standard output.
     pub(crate) fn follow() -> Result<Self, Fault> {
         Interrupt::ignore_signals()?;
-        // Standard input ends with that process, too, but a call into a plugin or library might block the exit.
+        // Standard input ends with the starting process, too, but a call into a plugin or library might block the exit.
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| Fault::system("asking for a signal", error.into()))?;
         keep().map_err(|error| Fault::system("keeping standard output", error))?;
@@ -46,7 +46,7 @@ impl Orders {
         order.map_err(|error| Fault::system("reading an order", error))
     }
 
-    /// Waits for the end of this process, and keeps all that it holds until then.
+    /// Waits for the end of this process, and keeps everything that the process holds until then.
     pub(crate) fn stay(self) {
         while self.0.recv().is_ok() {}
     }

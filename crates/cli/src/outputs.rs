@@ -1,4 +1,4 @@
-//! Files that a command writes. None of them takes the place of a file that it reads, or of another one that it writes.
+//! Files that a command writes. No command may overwrite a file that it reads or another file that it writes.
 
 use std::any::TypeId;
 use std::env;
@@ -12,24 +12,24 @@ use crate::files::{LAST_REPORT, NO_FILE, OutFile, are_one, state_folder};
 use crate::machine_args::MachineCopy;
 use crate::stdout::excerpt;
 
-/// Whether the values of an argument are such files.
+/// Whether the values of an argument are files that the command writes.
 pub(crate) fn are_written(argument: &Arg) -> bool {
     argument.get_value_parser().type_id() == TypeId::of::<OutFile>()
 }
 
-/// A shell completes them as it does paths.
+/// Lets shells complete the values of such arguments as paths.
 pub(crate) fn hinted(argument: Arg) -> Arg {
     if are_written(&argument) { argument.value_hint(ValueHint::AnyPath) } else { argument }
 }
 
-/// What is wrong with the first file of a command line that would be written over another one of it.
+/// Describes the first file of a command line that would be written over another one of the same command line.
 pub(crate) fn written_over(command: &Command, matches: &ArgMatches) -> Option<String> {
     let files = files_of(command, command, matches);
     files.iter().enumerate().find_map(|(place, written)| {
-        // Of two that are written the later one is refused.
+        // The later of two written files is refused.
         let is_before = |(other, file): &(usize, &Given)| !file.is_written || *other < place;
         let mut others = files.iter().enumerate().filter(is_before).map(|(_, file)| file);
-        // Which settings may share a file the configuration knows.
+        // The configuration decides which settings may share a file.
         let is_apart = |other: &&Given| !(is_setting(written) && is_setting(other));
         let other = others.find(|other| {
             written.is_written && is_apart(other) && are_one(&written.path, &other.path)
@@ -44,17 +44,17 @@ pub(crate) fn written_over(command: &Command, matches: &ArgMatches) -> Option<St
     })
 }
 
-/// A file of a command line, and the argument that names it.
+/// File of a command line, with the name of the argument.
 struct Given {
     name: String,
     path: PathBuf,
     is_written: bool,
 }
 
-/// The variable that names a file of settings where no option does.
+/// Environment variable that names a file of settings if no option does.
 const CONFIG: &str = "POLYRAIL_CONFIG";
 
-/// Settings that name files which an engine reads, and which it writes.
+/// Settings that name files: those that an engine reads, and those that it writes.
 const SETTINGS: [(&[&str], bool); 2] = [
     (&["secret_file", "certificate_file", "certificate_key_file", "trust_file"], false),
     (&["trace_file", "log_file"], true),
@@ -93,7 +93,7 @@ fn files_of(root: &Command, mut command: &Command, mut matches: &ArgMatches) -> 
         {
             let words = words.to_string_lossy();
             let words = std::iter::once("bench").chain(words.split_whitespace());
-            // What is wrong with them is told by who reads the option.
+            // The code that reads the option reports errors in these words.
             if let Ok(matches) = bench.try_get_matches_from_mut(words) {
                 files.extend(files_of(root, &bench, &matches));
             }
@@ -105,7 +105,7 @@ fn files_of(root: &Command, mut command: &Command, mut matches: &ArgMatches) -> 
     }
 }
 
-/// The files and folders that an argument names.
+/// Returns the files and folders that an argument names.
 fn paths_of(argument: &Arg, matches: &ArgMatches) -> Vec<PathBuf> {
     let id = argument.get_id().as_str();
     if let Ok(Some(given)) = matches.try_get_many::<OutFile>(id) {
@@ -118,8 +118,8 @@ fn paths_of(argument: &Arg, matches: &ArgMatches) -> Vec<PathBuf> {
     given.into_iter().flatten().cloned().collect()
 }
 
-/// The files that settings name, and those that they come from where no option does. Wrong settings are told by who
-/// needs them.
+/// Adds the files that settings name, and the files that settings come from if no option names one. The code that needs
+/// the settings reports errors in them.
 fn of_settings(matches: &ArgMatches, files: &mut Vec<Given>) {
     if matches.value_source("config").is_none()
         && let Some(path) = env::var_os(CONFIG)
@@ -140,7 +140,7 @@ fn of_settings(matches: &ArgMatches, files: &mut Vec<Given>) {
     }
 }
 
-/// The file that values come from.
+/// Returns the file that values come from.
 fn file_of(config: &Config) -> Option<Given> {
     let path = config.rows().into_iter().find_map(|row| match row.origin {
         Origin::File { path, .. } => Some(PathBuf::from(path)),

@@ -1,10 +1,10 @@
-//! Labs that commands make for themselves.
+//! Temporary labs of single commands.
 
 use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Rate};
 
 use crate::stdout::tell;
 
-/// Builds a lab that ends with this process. Its name begins with that of the command.
+/// Builds a lab that is removed when this process ends. The lab's name begins with the command's.
 pub(crate) fn up(
     command: &str,
     nodes: Option<usize>,
@@ -23,7 +23,7 @@ pub(crate) fn up(
 /// Removes the lab.
 pub(crate) fn down(lab: LabGuard) -> Result<(), LabError> {
     match lab.down() {
-        // It was removed during the run.
+        // The lab was removed during the run.
         Err(LabError::UnknownLab { .. }) => Ok(()),
         result => result,
     }

@@ -1,5 +1,5 @@
-//! The step that a command is at, and the time left: a bar on a terminal, elsewhere a line after two seconds, and then
-//! every ten.
+//! Display of a command's current step and the time left: a bar on a terminal; elsewhere a line after two seconds, and
+//! then every ten.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -12,30 +12,33 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::stdout::{harmless, set_bar, tell};
 
-/// How often to print a line if standard error is not a terminal.
+/// Interval between lines if standard error is not a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// How often the bar is drawn while the run says nothing, so that its times move.
+/// Interval between draws of the bar while the run reports nothing, so that its times advance.
 const DRAW_EVERY: Duration = Duration::from_millis(500);
-/// A step that takes less is shown without its time.
+/// Minimum duration of a step whose time is shown.
 const SHORT: Duration = Duration::from_secs(2);
 const TEMPLATE: &str = "{bar:20} {whole_percent} %  {msg}";
-/// On a terminal of fewer columns than [`WITH_BAR`], where words count for more.
+/// Template without a bar, for terminals with fewer columns than [`WITH_BAR`]: the words matter more.
 const NARROW: &str = "{whole_percent} %  {msg}";
 const WITH_BAR: u16 = 80;
-/// On a terminal of fewer columns nothing is shown.
+/// Minimum number of columns: narrower terminals show nothing.
 const LEAST_COLUMNS: u16 = 20;
 const WAITING: &str = "{spinner} {msg}";
-/// The time of less of the planned work says nothing of the rest.
+/// Minimum share of planned work from whose time the rest can be estimated.
 const FIRST_SHARE: f64 = 0.02;
-/// Steps of the bar.
+/// Minimum share of unplanned work from whose time the whole can be estimated.
+const LEAST_SHARE: f64 = 0.002;
+/// Number of steps of the bar.
 const STEPS: u64 = 1000;
-/// Columns of the templates beside the bar and the message.
+/// Columns of the templates that neither the bar nor the message takes.
 const BESIDE: usize = "99 %  ".len();
 const BAR: usize = 21;
-/// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
+/// Columns that a terminal needs to show `^C` after a bar without a second line, which would stay when the bar is
+/// removed.
 const CTRL_C: u16 = 3;
 
-/// The progress of a run. It shows times by itself, also while the run says nothing.
+/// Progress of a run. A thread keeps the times up to date even while the run reports nothing.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     ticker: Option<JoinHandle<()>>,
@@ -47,31 +50,31 @@ struct Shared {
     show: Show,
 }
 
-/// The place of a progress.
+/// Output of a progress.
 enum Show {
     Bar(ProgressBar),
     Lines { every: Duration, say: Box<dyn Fn(&str) + Send + Sync> },
 }
 
-/// A run as far as it is known.
+/// State of a run.
 struct State {
     what: String,
     begin: Instant,
-    /// When it began to do this.
+    /// Begin of the current step.
     since: Instant,
-    /// Of all the work.
+    /// Share of all the work that is done, from 0 to 1.
     share: f64,
-    /// When that share was done.
+    /// Time at which that share was reached.
     stepped: Instant,
-    /// Shows nothing of what is short.
+    /// Whether this is a single wait, which shows nothing while it is short.
     is_waiting: bool,
-    /// How long the work takes at least, in seconds, if that is known before.
+    /// Minimum duration of the whole run in seconds, if it is known in advance.
     planned: Option<f64>,
-    /// When the work was planned: its rate counts from then.
+    /// Time of the plan: the rate of the work counts from then.
     from: Instant,
-    /// The work that is done, and all of it, in a unit of the run.
+    /// Work that is done, and all the work, in a unit of the run's choice.
     work: (f64, f64),
-    /// How the time left is meant: `about` so long, `at least` or `at most`.
+    /// Meaning of the time left: `about`, `at least` or `at most`.
     bound: &'static str,
     is_over: bool,
 }
@@ -85,7 +88,7 @@ impl Progress {
         Self::begin(Show::Bar(bar()))
     }
 
-    /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
+    /// Shows a single wait without known parts. Nothing is shown if the wait is short.
     pub(crate) fn waiting(what: &str) -> Self {
         if !io::stderr().is_terminal() {
             let progress = Self::new();
@@ -117,12 +120,12 @@ impl Progress {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), show });
         let shown = Arc::clone(&shared);
-        // Without a thread the run shows less, and is as good.
+        // Without the thread the run works as well, and only shows less.
         let ticker = thread::Builder::new().name("progress".into()).spawn(move || shown.tick());
         Self { shared, ticker: ticker.ok() }
     }
 
-    /// Says what is being done.
+    /// Sets the name of the current step.
     pub(crate) fn say(&self, what: impl Into<String>) {
         let mut state = self.shared.state();
         let what = what.into();
@@ -132,29 +135,30 @@ impl Progress {
         self.shared.draw(&state);
     }
 
-    /// Says what is being done, and which share of the work is done.
+    /// Sets the share of the work that is done and the name of the current step.
     pub(crate) fn show(&self, share: f64, what: &str) {
         self.shared.state().reach(share);
         self.say(what);
     }
 
-    /// The rest takes at least so long; the time beside that follows from the part that is done. [`did`](Self::did)
-    /// counts in seconds then.
+    /// Plans a run whose rest takes at least this long. The estimate adds the delay of the part that is done.
+    /// [`did`](Self::did) then counts in seconds.
     pub(crate) fn plan_time(&self, left: Duration) {
         self.shared.state().plan_time(left, Instant::now());
     }
 
-    /// The rest takes `at least` or `at most` so long, instead of `about`.
+    /// Shows the time left as `at least` or `at most`, instead of `about`.
     pub(crate) fn bound(&self, bound: &'static str) {
         self.shared.state().bound = bound;
     }
 
-    /// All the work, in a unit of the run. The time left follows from the part that is [done](Self::did).
+    /// Sets the total work, in a unit of the run's choice. The time left follows from the part that is
+    /// [done](Self::did).
     pub(crate) fn plan(&self, work: f64) {
         self.shared.state().plan(work, Instant::now());
     }
 
-    /// So much more of the [planned](Self::plan) work is done.
+    /// Adds to the part of the [planned](Self::plan) work that is done.
     pub(crate) fn did(&self, work: f64) {
         let mut state = self.shared.state();
         state.work.0 += work;
@@ -175,12 +179,12 @@ impl Progress {
         self.shared.state().line(Instant::now())
     }
 
-    /// For lines that are printed beside it.
+    /// Returns a printer for lines that appear together with this progress.
     pub(crate) fn beside(&self) -> Beside {
         Beside(Arc::clone(&self.shared))
     }
 
-    /// Removes the bar from the terminal; nothing is shown any more.
+    /// Removes the bar from the terminal, and shows nothing any more.
     pub(crate) fn clear(&self) {
         self.shared.state().is_over = true;
         self.shared.changed.notify_all();
@@ -191,18 +195,19 @@ impl Progress {
     }
 }
 
-/// The style of a template, which is a constant that a test reads. Less than all is never shown as 100 %.
+/// Builds the style of a template, a constant that a test checks. The style never shows 100 % before the work is done.
 fn style(template: &str) -> ProgressStyle {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let percent = |state: &ProgressState, text: &mut dyn fmt::Write| {
-        // The bar shows nothing there if it fails.
+        // On failure the bar shows nothing in this place.
         let _ = write!(text, "{}", whole_percent(state.pos()));
     };
     style.with_key("whole_percent", percent).progress_chars("█░")
 }
 
-/// The place of the bar. The run is not over while it is shown, so never its end.
+/// Converts a share to a position of the bar. The position is never the end: the run is not over while the bar is
+/// shown.
 fn position(share: f64) -> u64 {
     ((share * STEPS as f64) as u64).min(STEPS - 1)
 }
@@ -219,17 +224,17 @@ fn bar() -> ProgressBar {
     )
 }
 
-/// As often as indicatif draws by itself.
+/// Draws per second: the default of indicatif.
 const DRAWN_HZ: u8 = 20;
 
-/// Standard error, narrower than it is: lines are filled up, and what the terminal shows of Ctrl-C has to stay in the line
-/// that is removed.
+/// Standard error with a smaller width. indicatif fills lines up to this width, so the terminal's `^C` stays in the
+/// line that is removed.
 #[derive(Debug)]
 struct Terminal(console::Term);
 
 impl TermLike for Terminal {
     fn width(&self) -> u16 {
-        // indicatif takes no terminal of fewer than four columns.
+        // indicatif needs a terminal of at least four columns.
         self.0.size().1.saturating_sub(CTRL_C).max(LEAST_COLUMNS - CTRL_C)
     }
 
@@ -266,11 +271,11 @@ impl TermLike for Terminal {
     }
 }
 
-/// Prints lines that stay, beside the bar or the lines of a run.
+/// Printer for lines that stay visible above the bar or among the lines of a run.
 pub(crate) struct Beside(Arc<Shared>);
 
 impl Beside {
-    /// Prints a line that is made of the name of the current step.
+    /// Prints a line that `line` makes from the name of the current step.
     pub(crate) fn say(&self, line: impl FnOnce(&str) -> String) {
         let line = line(&self.0.state().what);
         match &self.0.show {
@@ -283,7 +288,7 @@ impl Beside {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
-        // It panics only with a bug, which it has told about itself.
+        // The thread panics only on a bug, and the panic has printed its own message.
         let _ = self.ticker.take().map(JoinHandle::join);
     }
 }
@@ -299,12 +304,12 @@ impl Shared {
             Show::Lines { every, .. } => every,
         };
         let mut state = self.state();
-        // Of a long wait the first line comes soon.
+        // During a long wait the first line comes early.
         let mut next = Instant::now() + every.min(SHORT);
         while !state.is_over {
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // Not one line for each that a stopped process has missed.
+                // Skip the lines that a stopped process has missed.
                 next = Instant::now() + every;
                 match &self.show {
                     Show::Bar(_) => self.draw(&state),
@@ -358,58 +363,65 @@ impl State {
         (self.share, self.stepped) = (share.min(1.0), Instant::now());
     }
 
-    /// An estimate of the seconds from begin to end.
+    /// Estimates the seconds from begin to end.
     fn whole(&self) -> Option<f64> {
         let stepped = (self.stepped - self.begin).as_secs_f64();
         match self.planned {
             _ if self.share >= 1.0 => None,
             Some(planned) => {
                 let done = self.share * planned;
-                // The first parts say little of the others.
+                // The first parts say little about the others, so the delay counts with the share.
                 let slower = if done > 0.0 { (stepped / done - 1.0) * self.share } else { 0.0 };
                 Some(stepped + (planned - done) * (1.0 + slower))
             }
             None => {
-                let first = if self.work.1 > 0.0 { FIRST_SHARE } else { f64::MIN_POSITIVE };
+                let first = if self.work.1 > 0.0 { FIRST_SHARE } else { LEAST_SHARE };
                 let before = (self.from - self.begin).as_secs_f64();
                 (self.share >= first).then(|| before + (stepped - before) / self.share)
             }
         }
     }
 
-    /// `64KiB write: warming up, 12 s already; 15 s so far, about 40 s left`.
+    /// Returns a line such as `64KiB write: warming up, 12 s already; 15 s so far, about 40 s left`.
     fn line(&self, now: Instant) -> String {
-        format!("{}{}", self.what, self.times(now))
+        format!("{}{}", self.what, self.times(now).concat())
     }
 
-    fn times(&self, now: Instant) -> String {
+    /// Returns the time of this step, the time of the run and the time left, each empty if there is none to show.
+    fn times(&self, now: Instant) -> [String; 3] {
         let (elapsed, here) = (now - self.begin, now - self.since);
-        let mut line = String::new();
+        let [mut of_step, mut of_run, mut to_come] = [(); 3].map(|()| String::new());
         if here >= SHORT && here + SHORT <= elapsed {
-            line += &format!(", {} already", show_passed(here));
+            of_step = format!(", {} already", show_passed(here));
         }
         if elapsed >= SHORT {
-            line += &format!("; {} so far", show_passed(elapsed));
+            of_run = format!("; {} so far", show_passed(elapsed));
         }
         if let Some(whole) = self.whole() {
-            // It counts down until the next part is done, and then knows better. A part that is late already will be late
-            // by about as much again.
+            // The time counts down until the next part is done and updates the estimate. A late part is expected to
+            // need as much time again as it is late.
             let left = (whole - elapsed.as_secs_f64()).abs().max(1.0);
             let left = show_time(Duration::from_secs_f64(left.min(1e9)));
-            line += &format!(", {} {left} left", self.bound);
+            to_come = format!(", {} {left} left", self.bound);
         }
-        line
+        [of_step, of_run, to_come]
     }
 }
 
-/// A line that fits into the columns. The times stay, and the beginning of the text before them.
-fn fitted(what: &str, times: &str, columns: usize) -> String {
-    let room = columns.saturating_sub(console::measure_text_width(times));
-    let line = console::truncate_str(what, room, "…").into_owned() + times;
-    console::truncate_str(&line, columns, "…").into_owned()
+/// Fits a line into the columns. The name of the step is kept. The time of the run is dropped first, then that of the
+/// step, then the time left.
+fn fitted(what: &str, [of_step, of_run, to_come]: &[String; 3], columns: usize) -> String {
+    let lines = [
+        format!("{what}{of_step}{of_run}{to_come}"),
+        format!("{what}{of_step}{to_come}"),
+        format!("{what}{to_come}"),
+    ];
+    let fits = |line: &&String| console::measure_text_width(line) <= columns;
+    let line = lines.iter().find(fits).map_or(what, String::as_str);
+    console::truncate_str(line, columns, "…").into_owned()
 }
 
-/// A time that has passed, for people: `0.12 s`, `4.1 s`, `4 min 10 s`.
+/// Formats a time that has passed for people: `0.12 s`, `4.1 s`, `4 min 10 s`.
 pub(crate) fn show_taken(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 1.0 => format!("{seconds:.2} s"),
@@ -418,12 +430,12 @@ pub(crate) fn show_taken(time: Duration) -> String {
     }
 }
 
-/// A time that goes on, in whole seconds: `4 min 10 s`.
+/// Formats a time that is still passing, in whole seconds: `4 min 10 s`.
 fn show_passed(time: Duration) -> String {
     in_seconds(time.as_secs())
 }
 
-/// A time to come, in seconds that are rounded up: `4 min 10 s`.
+/// Formats a time to come, in seconds rounded up: `4 min 10 s`.
 pub(crate) fn show_time(time: Duration) -> String {
     in_seconds(time.as_secs_f64().ceil() as u64)
 }
@@ -474,14 +486,14 @@ mod tests {
         assert!(state.line(at(300)).ends_with("about 3 min 40 s left"), "{}", state.line(at(300)));
         (state.since, state.share) = (begin, 0.0);
         assert_eq!(state.line(at(1)), "warming up");
-        // The planned time is known from the start, and the time beside it by and by.
+        // The planned time is known from the start; the delay is learned as parts are done.
         state.plan_time(Duration::from_secs(60), begin);
         assert!(state.line(at(1)).ends_with("about 59 s left"), "{}", state.line(at(1)));
         (state.share, state.stepped) = (0.5, at(40));
         assert!(state.line(at(40)).ends_with("about 35 s left"), "{}", state.line(at(40)));
         (state.share, state.stepped) = (1.0, at(80));
         assert!(!state.line(at(80)).contains("left"), "{}", state.line(at(80)));
-        // A later plan knows better.
+        // A later plan replaces the estimate.
         state.plan_time(Duration::from_secs(30), at(90));
         assert!(state.line(at(90)).ends_with("about 30 s left"), "{}", state.line(at(90)));
         state.bound = "at least";
@@ -498,7 +510,7 @@ mod tests {
         assert!(!state.line(connected).contains("left"), "{}", state.line(connected));
         (state.share, state.stepped) = (0.5, now);
         assert!(state.line(now).ends_with("about 10 s left"), "{}", state.line(now));
-        // The first parts of the work say nothing, and any share that a run knows by itself does.
+        // The first parts of planned work give no estimate. Any share that a run sets without a plan does.
         state.share = 0.01;
         assert!(!state.line(now).contains("left"), "{}", state.line(now));
         let begin = state.begin;
@@ -527,10 +539,18 @@ mod tests {
     #[test]
     fn a_bar_has_one_line_with_room_for_the_signs_of_ctrl_c() {
         let what = "64KiB: trying socket_buffer_bytes=4MiB";
-        let times = ", 6 s already; 11 s so far, about 1 min 20 s left";
-        assert!(fitted(what, times, 60).contains("…, 6 s already"), "{}", fitted(what, times, 60));
-        assert!(fitted(what, times, 20).chars().count() <= 20);
-        // The line is filled up to this width.
+        let times = [", 6 s already", "; 11 s so far", ", about 1 min 20 s left"];
+        let times = times.map(str::to_owned);
+        let shown = |columns| fitted(what, &times, columns);
+        let whole = format!("{what}{}", times.concat());
+        assert_eq!(shown(whole.len()), whole);
+        let step = format!("{what}, 6 s already, about 1 min 20 s left");
+        assert_eq!(shown(whole.len() - 1), step);
+        assert_eq!(shown(step.len() - 1), format!("{what}, about 1 min 20 s left"));
+        // Terminals of 60 and of 40 columns.
+        assert_eq!(shown(60 - usize::from(CTRL_C) - BESIDE), what);
+        assert_eq!(shown(40 - usize::from(CTRL_C) - BESIDE), "64KiB: trying socket_buffer_by…");
+        // indicatif fills the line up to this width.
         let terminal = console::Term::stderr();
         assert_eq!(Terminal(terminal.clone()).width() + CTRL_C, terminal.size().1);
     }

@@ -1,4 +1,4 @@
-//! Counters of single queues, from the drivers that tell them over netlink.
+//! Counters of single queues, from drivers that report them over netlink.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,7 +6,8 @@ use polyrail_host::Sysroot;
 use polyrail_nic::{Netdev, QueueKind};
 use polyrail_sample::{QueueCounts, ReadQueues};
 
-/// What the sampler calls for the counters of queues. Interfaces whose driver has none are asked once.
+/// Returns the sampler's callback for counters of queues. Interfaces whose driver has no such counters are asked once
+/// only.
 pub(crate) fn read_queues() -> ReadQueues {
     let root = Sysroot::live();
     let mut netdev = Netdev::open().ok();
@@ -33,7 +34,7 @@ fn index(root: &Sysroot, name: &str) -> Option<u32> {
     root.read_parsed(format!("/sys/class/net/{name}/ifindex")).ok()?
 }
 
-/// `None` if the driver has no counters of queues.
+/// Returns the counters of an interface's queues, or `None` if the driver has none.
 fn counts(netdev: &mut Netdev, index: u32) -> Option<QueueCounts> {
     let mut queues = QueueCounts::new();
     for stats in netdev.queue_stats(index).ok()? {

@@ -1,4 +1,4 @@
-//! Reports of the commands that measure: their head, and where they go.
+//! Reports of the commands that measure: their head and their output.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(crate) fn tool() -> Tool {
     Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() }
 }
 
-/// The head of the report of a run that begins now.
+/// Returns the head of the report of a run that begins now.
 pub(crate) fn begin(schema_version: u32) -> RunHead {
     let arguments = std::env::args_os().skip(1);
     let mut notes = Vec::new();
@@ -32,17 +32,17 @@ pub(crate) fn begin(schema_version: u32) -> RunHead {
     }
 }
 
-/// A report in one of its forms.
+/// Report in one of its forms.
 pub(crate) struct Form<'a> {
-    /// Its name for people, such as `JSON`.
+    /// Name of the form for people, such as `JSON`.
     pub(crate) name: &'static str,
-    /// The file that was asked for; `-` is standard output.
+    /// Output file; `-` is standard output.
     pub(crate) path: &'a Path,
     pub(crate) text: String,
 }
 
-/// Writes the files, and prints the text for people with their names; without figures there is no text. A file that can't
-/// be written is an error, and the rest is shown.
+/// Writes the files, and prints the text for people with the names of the files, if there is a text. If a file can't be
+/// written, the other files and the text are still written, and the error is returned.
 pub(crate) fn show<'a>(
     text: String,
     forms: impl IntoIterator<Item = Form<'a>>,
@@ -60,7 +60,8 @@ pub(crate) fn show<'a>(
     written
 }
 
-/// Prints the text for people, or documents for programs instead; people read standard error then.
+/// Prints the documents for programs on standard output and the text for people on standard error. Without documents,
+/// the text goes to standard output.
 fn print(text: &str, for_programs: &str) {
     if for_programs.is_empty() {
         let _ = put(text);
@@ -76,14 +77,14 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// A report as JSON.
+/// Formats a report as JSON.
 pub(crate) fn json(report: &impl Serialize) -> Result<String, Fault> {
     let text = serde_json::to_string_pretty(report)
         .map_err(|error| Fault::system("writing the report", error.into()))?;
     Ok(text + "\n")
 }
 
-/// Writes a whole file; `-` is none.
+/// Writes a whole file. The path `-` writes nothing.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Fault> {
     match is_stdout(path) {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! Which signals end a command in order.
+//! Signals that end a command in order.
 
 use std::ffi::c_int;
 use std::fs;
@@ -10,18 +10,18 @@ use polyrail_report::exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-/// Ctrl-C, SIGTERM, and the end of the terminal, unless it is to have no effect, as `nohup` has it.
+/// Returns SIGINT (Ctrl-C), SIGTERM, and SIGHUP (the end of the terminal) unless it is ignored, as under `nohup`.
 pub(crate) fn ending() -> Vec<c_int> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut signals = vec![SIGINT, SIGTERM];
-    // Where nobody tells, the kernel goes on to decide.
+    // If the process's status is unknown, SIGHUP keeps the disposition that the kernel has for it.
     if ignores(&status, SIGHUP) == Some(false) {
         signals.push(SIGHUP);
     }
     signals
 }
 
-/// What each of them raises from now on, in place of ending the process.
+/// Returns a flag that each of these signals raises from now on, instead of ending the process.
 pub(crate) fn caught() -> io::Result<Arc<AtomicBool>> {
     let raised = Arc::default();
     for signal in ending() {
@@ -30,7 +30,7 @@ pub(crate) fn caught() -> io::Result<Arc<AtomicBool>> {
     Ok(raised)
 }
 
-/// From now on each of them ends the process at once, for a command that has nothing to put in order.
+/// Makes each of these signals end the process at once from now on, for a command that has nothing to clean up.
 pub(crate) fn end_at_once() -> io::Result<()> {
     for signal in ending() {
         let always = Arc::new(AtomicBool::new(true));
@@ -39,13 +39,13 @@ pub(crate) fn end_at_once() -> io::Result<()> {
     Ok(())
 }
 
-/// From now on a file that would become larger than this user's limit allows (`ulimit -f`) is one that can't be written,
-/// in place of ending the process without a word.
+/// Makes a write fail that would exceed this user's limit for the size of a file (`ulimit -f`), instead of letting the
+/// signal end the process silently.
 pub(crate) fn outlive_large_files() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
-/// Whether a process with this `/proc/PID/status` ignores the signal.
+/// Returns whether a process with this `/proc/PID/status` ignores the signal, or `None` if the text has no such mask.
 fn ignores(status: &str, signal: c_int) -> Option<bool> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     let mask = u64::from_str_radix(mask.trim(), 16).ok()?;

@@ -1,5 +1,4 @@
-//! Everything that the command writes for people: results on standard output, the rest on standard
-//! error.
+//! Output of the command for people: results on standard output, the rest on standard error.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,8 +15,8 @@ use polyrail_report::{Table, exit, sentences};
 
 use crate::unwritten::{NobodyReads, Unwritten, lost, to_stdout};
 
-/// Writes a line to standard error, made [`harmless`]. `eprintln!` would panic where standard error is
-/// full or closed, and that must not end a run.
+/// Writes a line to standard error, made [`harmless`]. `eprintln!` would panic if standard error is full or closed, and
+/// that must not end a run.
 macro_rules! tell {
     ($($part:tt)*) => {
         $crate::stdout::tell_line(&format!($($part)*))
@@ -33,25 +32,25 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Use [`say`].
+/// Implements [`say`].
 pub(crate) fn say_line(line: &str) {
-    // A line of several: who closes the pipe early has what they want.
+    // One line of several: a reader that closes the pipe early has what it wants.
     let _ = say_to_reader(line);
 }
 
-/// The same for a command that goes on until nobody reads any more, or nothing can be written.
+/// Prints like [`say`], for a command that runs until the reader closes the pipe or writing fails.
 pub(crate) fn say_to_reader(line: &str) -> Result<(), NobodyReads> {
     put(&format!("{line}\n"))
 }
 
-/// Draws a screen over what a terminal shows, as many lines as it has room for. The escape sequences are
-/// these alone; the lines are made [`harmless`].
+/// Draws a screen over the terminal's content, with as many lines as fit. The lines are made [`harmless`]: the screen
+/// has no other escape sequences than its own.
 pub(crate) fn redraw(lines: &[String]) -> Result<(), NobodyReads> {
     let (rows, columns) = console::Term::stdout().size();
     let (rows, columns) = (usize::from(rows.max(2)) - 1, usize::from(columns.max(20)));
     let mut screen = String::from(TO_THE_TOP);
     for line in lines.iter().take(rows) {
-        // A longer line would take two, so it ends in a sign that there is more.
+        // A longer line would take two, so it is cut and ends with `…`.
         screen += &console::truncate_str(&harmless(line), columns, "…");
         screen += CLEAR_LINE;
         screen.push('\n');
@@ -60,17 +59,17 @@ pub(crate) fn redraw(lines: &[String]) -> Result<(), NobodyReads> {
     put_raw(&screen)
 }
 
-/// How many columns a terminal has; `None` for what is none, where a line may have any length.
+/// Returns the number of columns of a terminal. Returns `None` for other outputs, where a line may have any length.
 pub(crate) fn columns(terminal: &console::Term) -> Option<usize> {
     terminal.size_checked().map(|(_, columns)| usize::from(columns.max(20)))
 }
 
-/// A table for standard output: a terminal shows it in its own width, and a pipe or file has each row in a line.
+/// Formats a table for standard output: as wide as a terminal, or with one line per row in a pipe or file.
 pub(crate) fn fitted(table: &Table) -> String {
     table.fitted(columns(&console::Term::stdout()))
 }
 
-/// The same for [`sentences`].
+/// Wraps [`sentences`] for standard output in the same way.
 pub(crate) fn wrapped_sentences(text: &str) -> String {
     sentences(text, columns(&console::Term::stdout()))
 }
@@ -79,27 +78,27 @@ const TO_THE_TOP: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_BELOW: &str = "\u{1b}[J";
 
-/// The bar that a terminal shows now.
+/// The bar that the terminal shows at present.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// From now on lines are printed above this bar, and not behind it.
+/// Prints later lines above this bar, and not after it.
 pub(crate) fn set_bar(bar: Option<ProgressBar>) {
     *BAR.lock() = bar;
 }
 
-/// Use [`tell`].
+/// Implements [`tell`].
 pub(crate) fn tell_line(line: &str) {
     above_bar(&(sentences(&harmless(line), columns(&console::Term::stderr())) + "\n"));
 }
 
-/// Starts the log of this process; its lines are printed above a bar, too.
+/// Starts the log of this process. Its lines are printed above a bar, too.
 pub(crate) fn start_log(config: &Config) -> Result<(), LogError> {
     polyrail_log::start_to(&polyrail_log::Settings::of(config), above_bar)
 }
 
 fn above_bar(text: &str) {
     let write = || {
-        // Nobody reads standard error, so nobody can learn that writing failed.
+        // An error can't be reported: standard error is the place to report it.
         let _ = io::stderr().write_all(text.as_bytes());
     };
     let bar = BAR.lock().clone();
@@ -109,21 +108,21 @@ fn above_bar(text: &str) {
     }
 }
 
-/// Escapes what would steer the terminal: control characters except newline and tab, and the
-/// characters that reverse the direction of writing.
+/// Escapes characters that would control the terminal: control characters except newline and tab, and those that
+/// reverse the direction of writing.
 ///
-/// Names and values come from files, devices and peers, and any of them may hold such characters. The
-/// form is that of JSON (`\u001b`), so the result stays valid where the text is JSON.
+/// Names and values come from files, devices and peers, and any of them may hold such characters. The escapes are those
+/// of JSON (`\u001b`), so escaped JSON stays valid.
 pub(crate) fn harmless(text: &str) -> String {
     polyrail_log::harmless(text, &['\n', '\t'])
 }
 
-/// The beginning of a value that somebody gave, for a message: in one line, and never long.
+/// Returns the beginning of a given value for a message: one line of at most 60 characters.
 pub(crate) fn excerpt(value: &str) -> String {
     one_line(value, 60)
 }
 
-/// The beginning of a text of another process or host: in one line, with so many characters at `most`.
+/// Returns the beginning of a text of another process or host: one line of at most `most` characters.
 pub(crate) fn one_line(value: &str, most: usize) -> String {
     let mut shown: String = value.chars().take(most).collect();
     if shown.len() < value.len() {
@@ -132,10 +131,10 @@ pub(crate) fn one_line(value: &str, most: usize) -> String {
     polyrail_log::harmless(&shown, &[])
 }
 
-/// Makes what passes through it [`harmless`]: for writers of others.
+/// Writer that makes its text [`harmless`], for code that needs a writer.
 pub(crate) struct Harmless<W> {
     inner: W,
-    /// The beginning of a character whose rest has not come yet.
+    /// First bytes of a character that is not complete yet.
     begun: Vec<u8>,
 }
 
@@ -162,7 +161,7 @@ impl<W: Write> Write for Harmless<W> {
     }
 }
 
-/// Writes a result to standard output, made [`harmless`]. What could not be written is told when the process ends.
+/// Writes a result to standard output, made [`harmless`]. A failure is reported when the process ends.
 pub(crate) fn put(text: &str) -> Result<(), NobodyReads> {
     put_raw(&harmless(text))
 }
@@ -171,11 +170,11 @@ fn put_raw(text: &str) -> Result<(), NobodyReads> {
     to_stdout(write_own(text))
 }
 
-/// Standard output as this process had it, once it is kept.
+/// The original standard output of this process, after [`keep`].
 static OWN: OnceLock<File> = OnceLock::new();
 
-/// From now on standard output is this program's alone: what libraries in this process print there goes to standard
-/// error. For who tells programs something, before it loads what others wrote.
+/// Reserves standard output for this program: text that libraries in this process print there goes to standard error.
+/// Commands with output for programs call this before they load foreign code.
 pub(crate) fn keep() -> io::Result<()> {
     if OWN.get().is_none() {
         let own = io::stdout().as_fd().try_clone_to_owned()?;
@@ -185,7 +184,7 @@ pub(crate) fn keep() -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the process that started this one, in a line.
+/// Sends a line to the process that started this one.
 pub(crate) fn tell_starter(line: &str) -> io::Result<()> {
     write_own(&format!("{line}\n"))
 }
@@ -198,13 +197,13 @@ fn write_own(text: &str) -> io::Result<()> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
-/// The same for a command that ends with it, and with `code`.
+/// Prints like [`put`], for a command that ends with the text and with `code`.
 pub(crate) fn print(text: &str, code: u8) -> ExitCode {
     let _ = put(text);
     ExitCode::from(code)
 }
 
-/// Writes a message and its remedy to standard error.
+/// Writes a message and its fix to standard error.
 pub(crate) fn complain(message: &str, help: Option<&str>) {
     tell!("polyrail: {message}");
     if let Some(help) = remedy(message, help) {
@@ -212,8 +211,8 @@ pub(crate) fn complain(message: &str, help: Option<&str>) {
     }
 }
 
-/// To install a library does not help a program that can open none. musl's loader says that it is one. And where
-/// nobody has a remedy, there may be no `/proc`.
+/// Returns the fix for a message. Installing a library does not help a static program, which can't load any; musl's
+/// loader reports that in its message. If there is no other fix, a missing `/proc` may be the cause.
 fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
     if message.contains("Dynamic loading not supported") {
         return Some(
@@ -225,7 +224,7 @@ fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
         .or_else(|| (!Path::new("/proc/self").exists()).then_some(NO_PROC))
 }
 
-/// What helps against a limit of this user that the kernel told of, whatever needed more.
+/// Returns the fix if the kernel's error reports a limit of this user, regardless of the step that failed.
 fn limit(message: &str) -> Option<&'static str> {
     let is_thread = ["thread: ", "starting "].iter().any(|start| message.starts_with(start));
     if message.ends_with("(os error 24)") {
@@ -244,29 +243,29 @@ fn limit(message: &str) -> Option<&'static str> {
 const NO_PROC: &str = "/proc is not mounted here, and this program reads there what the machine has: \
                        `mount -t proc proc /proc`";
 
-/// Where the command that this process runs is explained.
+/// Pointer to the help of the command that this process runs.
 static REMEDY: OnceLock<String> = OnceLock::new();
 
-/// What to say about wrong values that have no other remedy.
+/// Sets the help line for wrong values that have no other fix.
 pub(crate) fn set_remedy(text: String) {
-    // A process reads one command line; tests read several, and need none of this.
+    // A process reads one command line and sets this once. Tests read several and don't need it.
     let _ = REMEDY.set(text);
 }
 
-/// As [`complain`], for an error; ends with `code`.
+/// Prints an error as [`complain`] does, and returns the exit code.
 pub(crate) fn refuse(error: &impl std::error::Error, help: Option<String>, code: u8) -> ExitCode {
-    // Whoever gave a wrong value needs to know where to look.
+    // The user who gave a wrong value needs to know where to look.
     let help = help.or_else(|| REMEDY.get().filter(|_| code == exit::USAGE).cloned());
     complain(&error.to_string(), help.as_deref());
     ExitCode::from(code)
 }
 
-/// The same for a place that can't be written.
+/// Prints the error for a place that can't be written.
 pub(crate) fn refuse_place(unwritten: &Unwritten) -> ExitCode {
     refuse(unwritten, Some(unwritten.help()), unwritten.exit_code())
 }
 
-/// The code that the process ends with. Where a result was lost there is no verdict either.
+/// Returns the exit code of the process. If a result was lost, the code reports that instead of a success or a verdict.
 pub(crate) fn concluded(code: ExitCode) -> ExitCode {
     let is_result = [exit::OK, exit::VERDICT].map(ExitCode::from).contains(&code);
     match lost().map(refuse_place) {

@@ -1,4 +1,4 @@
-//! Threads that begin together, or not at all.
+//! Threads that begin together or not at all.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -7,13 +7,13 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use parking_lot::RwLock;
 
-/// A thread with one of the jobs.
+/// Thread that runs one of the jobs.
 pub(crate) struct Begun<'s, T>(ScopedJoinHandle<'s, Option<T>>);
 
-/// Starts a thread for each job. All begin once all are there.
+/// Starts a thread for each job. The jobs begin when all threads have been started.
 ///
 /// # Errors
-/// If the system starts no more threads; none of the jobs begins then.
+/// The system's error if it can't start all threads. None of the jobs begins then.
 pub(crate) fn start_all<'s, J, T>(
     scope: &'s Scope<'s, '_>,
     jobs: impl IntoIterator<Item = J>,
@@ -38,7 +38,7 @@ where
 }
 
 impl<T> Begun<'_, T> {
-    /// Waits for the end of the job. A panic there is a panic here.
+    /// Waits for the end of the job. A panic of the job is resumed in the caller.
     pub(crate) fn join(self) -> Option<T> {
         self.0.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
@@ -53,7 +53,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Runs the test that calls this in a process of its own. Returns `true` there.
+    /// Runs the calling test in a separate process. Returns `true` there.
     pub(crate) fn is_alone(test: &str) -> bool {
         const ALONE: &str = "POLYRAIL_TEST_IS_ALONE";
         if env::var_os(ALONE).is_some() {
@@ -67,7 +67,7 @@ pub(crate) mod tests {
         false
     }
 
-    /// Does this without room for the stack of another thread.
+    /// Runs `work` without enough address space for the stack of another thread.
     pub(crate) fn without_more_threads<T>(work: impl FnOnce() -> T) -> T {
         let statm = fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();

@@ -1,5 +1,4 @@
-//! What can't be written: one message, one remedy and one exit code for standard output, files and folders of every
-//! command.
+//! Failed writes: the same message, fix and exit code for standard output, files and folders of every command.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::sync::OnceLock;
 
 use polyrail_report::exit;
 
-/// A place that can't be written.
+/// Place that can't be written, and the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("can't write to {place}: {source}{}", allowed(source))]
 pub(crate) struct Unwritten {
@@ -25,14 +24,14 @@ fn allowed(source: &io::Error) -> &'static str {
         ErrorKind::PermissionDenied => "; allowed: a place where this user may write",
         ErrorKind::NotFound => "; allowed: a place in a folder that exists",
         ErrorKind::AlreadyExists => "; allowed: a new file",
-        // A file that another user may have laid: the error says itself what is allowed.
+        // The file may be another user's: the error itself says what is allowed.
         ErrorKind::InvalidData => "",
         _ => "; allowed: a place that can be written to",
     }
 }
 
 impl Unwritten {
-    /// A file or a folder.
+    /// Returns a constructor of errors about this file or folder.
     pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Self {
         let place = path.display().to_string();
         move |source| Self { place: place.clone(), source }
@@ -62,15 +61,16 @@ impl Unwritten {
     }
 }
 
-/// The first failure to write to standard output. A process has one standard output, and so one such failure; commands
-/// go on with what else they have to do, and it is told at the end.
+/// First failure to write to standard output. A process has one standard output, and so at most one such failure.
+/// Commands continue with their other work, and the failure is reported at the end.
 static LOST: OnceLock<Unwritten> = OnceLock::new();
 
-/// Nobody takes any more what goes to standard output.
+/// Standard output has no reader any more, or writing failed.
 #[derive(Debug)]
 pub(crate) struct NobodyReads;
 
-/// Keeps a failure for [`lost`]. A reader that closes the pipe early, like `head`, has what it wants.
+/// Keeps a failure for [`lost`]. A reader that closes the pipe early, like `head`, has what it wants, so that counts as
+/// no failure.
 pub(crate) fn to_stdout(written: io::Result<()>) -> Result<(), NobodyReads> {
     written.map_err(|source| {
         if source.kind() != ErrorKind::BrokenPipe {
@@ -80,7 +80,7 @@ pub(crate) fn to_stdout(written: io::Result<()>) -> Result<(), NobodyReads> {
     })
 }
 
-/// What of standard output could not be written, if anything.
+/// Returns the failure to write to standard output, if any.
 pub(crate) fn lost() -> Option<&'static Unwritten> {
     LOST.get()
 }

@@ -1,5 +1,5 @@
-//! Reads the command line. Every refusal has one form: field, value, fault and what is allowed in one
-//! line, and a remedy in another.
+//! Parser of the command line. Every refusal has one form: field, value, fault and allowed values in one line, and a
+//! fix in another.
 
 use std::any::TypeId;
 use std::error::Error as _;
@@ -20,22 +20,21 @@ use crate::stdout::{excerpt, set_remedy, tell};
 use crate::unwritten::to_stdout;
 use crate::values::Refusal;
 
-/// Why a command line was not read.
+/// Refusal of a command line.
 pub(crate) struct Refused {
-    /// What is wrong, and a remedy in a line of its own; a help text if `shows_help`.
+    /// The fault, with a fix on a separate line; a help text if `shows_help`.
     pub(crate) message: String,
     error: Error,
     shows_help: bool,
     code: u8,
 }
 
-/// Reads the arguments of this process. After a refusal, or after showing a help text, returns the code
-/// to exit with.
+/// Reads the arguments of this process. After a refusal, or after showing a help text, returns the code to exit with.
 pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     set_remedy(Line { command: &Cli::command(), words: &words }.help());
     read(&words).map_err(|refused| {
-        // Help texts are the program's own, and in colour.
+        // Help texts are the program's own text, with colours.
         if refused.shows_help {
             let code = u8::try_from(refused.error.exit_code()).unwrap_or(exit::USAGE);
             let _ = to_stdout(refused.error.print());
@@ -46,7 +45,7 @@ pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitC
     })
 }
 
-/// Reads a command line, without its first word.
+/// Reads a command line without the program's name.
 pub(crate) fn read<Cli: CommandFactory + FromArgMatches>(
     words: &[OsString],
 ) -> Result<Cli, Refused> {
@@ -83,8 +82,7 @@ fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Res
     Err(Refused { message, error, shows_help, code })
 }
 
-/// Finds a global option that is given both before and behind a subcommand. clap would silently take the
-/// last one.
+/// Finds a global option that is given both before and after a subcommand. clap would silently take the last one.
 fn stands_twice(command: &Command, words: &[OsString]) -> Option<String> {
     let (command, _) = Line { command, words }.subcommand();
     command.get_arguments().filter(|argument| argument.is_global_set()).find_map(|argument| {
@@ -97,7 +95,8 @@ fn stands_twice(command: &Command, words: &[OsString]) -> Option<String> {
     })
 }
 
-/// clap reads `-5s` as the options `-5` and `-s`. Behind an option it is meant as its value: `--time=-5s`.
+/// Joins a negative value to its option. clap reads `-5s` as the options `-5` and `-s`; after an option it is meant as
+/// that option's value: `--time=-5s`.
 fn joined(error: &Error, words: &[OsString]) -> Option<Vec<OsString>> {
     let field = error.get(ContextKind::InvalidArg).map(listed)?;
     if error.kind() != ErrorKind::UnknownArgument || !is_negative(&field) {
@@ -113,18 +112,18 @@ fn joined(error: &Error, words: &[OsString]) -> Option<Vec<OsString>> {
     Some(joined)
 }
 
-/// `--name`, with its value in the next word if it takes one.
+/// Whether the word has the form `--name`: a flag, or an option whose value is the next word.
 fn is_bare_option(word: &OsString) -> bool {
     word.to_str()
         .is_some_and(|word| word.len() > 2 && word.starts_with("--") && !word.contains('='))
 }
 
-/// The program as it reads its command line and shows its help.
+/// Prepares the whole program for reading its command line and showing its help.
 pub(crate) fn prepared(program: Command) -> Command {
     grouped(with_parts_prepared(program))
 }
 
-/// Takes `-5` for a value, so that the option itself refuses it and tells its range.
+/// Makes options that take values accept `-5`, so that the option itself refuses it and prints its range.
 fn with_parts_prepared(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let takes_value = argument.get_action().takes_values();
@@ -133,14 +132,14 @@ fn with_parts_prepared(command: Command) -> Command {
     shortened(command).mut_subcommands(with_parts_prepared)
 }
 
-/// What was read, to name places in it.
+/// Command line that is being read, for messages about it.
 struct Line<'a> {
     command: &'a Command,
     words: &'a [OsString],
 }
 
 impl<'a> Line<'a> {
-    /// The subcommand that the words lead to, and how to call it.
+    /// Returns the subcommand that the words lead to, and the words to call it.
     fn subcommand(&self) -> (&'a Command, String) {
         let mut command = self.command;
         let mut name = command.get_name().to_owned();
@@ -162,7 +161,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The first value that is no text where one is wanted, with its option as messages have it.
+    /// Returns the first value that is not UTF-8 although its option needs text, and the name of the option in
+    /// messages.
     fn value_that_is_no_text(&self) -> Option<(String, &'a [u8])> {
         let (command, _) = self.subcommand();
         let argument = |name: &[u8]| {
@@ -190,7 +190,7 @@ impl<'a> Line<'a> {
         None
     }
 
-    /// `a, b and c`, of what this command has below it.
+    /// Lists the visible subcommands of this command, separated by commas.
     fn commands(&self) -> String {
         let (command, _) = self.subcommand();
         let visible = command.get_subcommands().filter(|one| !one.is_hide_set());
@@ -248,7 +248,7 @@ fn message(error: &Error, line: &Line<'_>) -> String {
             let shown = excerpt(&value.escape_ascii().to_string());
             (format!("{field} `{shown}`: is not UTF-8 text; allowed: UTF-8"), None)
         }
-        // Commands also raise this kind for values that don't go together. Their text ends with a help line.
+        // Commands also raise this kind for values that can't be combined. Their text ends with a help line.
         _ => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
@@ -261,7 +261,7 @@ fn message(error: &Error, line: &Line<'_>) -> String {
     format!("{text}\nhelp: {}", help.unwrap_or_else(|| line.help()))
 }
 
-/// The words of clap, without its colours.
+/// Formats a value of clap's error, without colours.
 fn listed(value: &ContextValue) -> String {
     match value {
         ContextValue::String(text) => text.clone(),
@@ -291,7 +291,7 @@ fn refused_value(field: &str, value: &str, error: &Error) -> (String, Option<Str
 fn unknown_command(error: &Error, line: &Line<'_>) -> (String, Option<String>) {
     let told = |kind| error.get(kind).map(listed).unwrap_or_default();
     let word = told(ContextKind::InvalidSubcommand);
-    // The words behind `help` are those of a command.
+    // The words after `help` are those of a command.
     let asks = line.words.iter().position(|one| *one == *"help");
     let mut words = line.words.to_vec();
     if let Some(at) = asks {
@@ -299,7 +299,7 @@ fn unknown_command(error: &Error, line: &Line<'_>) -> (String, Option<String>) {
     }
     let line = &Line { command: line.command, words: &words };
     let place = line.words.iter().position(|one| *one == *word.as_str());
-    // Words behind the wrong one may be names of other commands.
+    // Words after the wrong one may be names of other commands.
     let before = &line.words[..place.unwrap_or(line.words.len())];
     let above = Line { command: line.command, words: before };
     let allowed = match above.commands() {
@@ -316,6 +316,10 @@ fn unknown_command(error: &Error, line: &Line<'_>) -> (String, Option<String>) {
     let whole = "this program has no other command; `cargo build --release` builds all";
     let help = match near.is_empty() {
         true if !is_whole => Some(whole.to_owned()),
+        // A file name where a subcommand is expected.
+        true if above.subcommand().1 == "polyrail secret" => {
+            Some(format!("write `polyrail secret new {}` to make a secret there", excerpt(&word)))
+        }
         true => Some(above.help()),
         false => Some(format!("did you mean `{near}`?")),
     };
@@ -348,7 +352,7 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
             "`polyrail host plan irq {field} … -o FILE`, then `polyrail host apply FILE`"
         )),
         Some(ContextValue::String(near)) => Some(format!("did you mean `{near}`?")),
-        // In earlier versions its options stood before the file.
+        // In earlier versions the options of this command came before the file.
         _ if name == "polyrail experiment" => {
             Some("`experiment FILE` is `polyrail experiment run FILE` now".to_owned())
         }
@@ -367,7 +371,7 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
     (text, near)
 }
 
-/// The standard library names neither the fault of a number nor what is allowed.
+/// Rewords errors of the standard library, which name neither the fault of a number nor the allowed values.
 fn fault(value: &str, why: &str) -> String {
     match why {
         "invalid digit found in string" if is_negative(value) => {
@@ -434,7 +438,10 @@ mod tests {
             ("--depth -5s", "--depth <DEPTH> `-5s`: negative; allowed: whole numbers"),
             ("-5s", "argument `-5s`: is negative; allowed: "),
             ("--flag -5s", "--flag `-5s`: takes no value; allowed: --flag alone"),
-            ("--size 64K", "--size <SIZE> `64K`: has the unit `K`, which is ambiguous; allowed: 1"),
+            (
+                "--size 64Ki",
+                "--size <SIZE> `64Ki`: has the unit `Ki`, which is ambiguous; allowed: 1",
+            ),
             ("--repp 5", "option `--repp`: does not exist here; allowed: what "),
             ("x\ny", "argument `x\\u000ay`: does not exist here; allowed: "),
             ("--flag=5", "--flag `5`: takes no value; allowed: --flag alone"),

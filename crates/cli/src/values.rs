@@ -1,5 +1,4 @@
-//! Reads the values of options. A wrong one is refused while the command line is read, so before
-//! anything happens.
+//! Parsers of option values. A wrong value is refused while the command line is read, before anything happens.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -8,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
@@ -15,21 +15,20 @@ use polyrail_config::{Config, ConfigError, steers};
 use polyrail_host::CpuSet;
 use polyrail_host::bindings::Bindings;
 use polyrail_lab::{LabError, LabSpec, Rate};
-use polyrail_report::{BadUnit, exit};
+use polyrail_report::{BadUnit, bare_unit_note, exit, parse_sizes};
 use rustix::fs::{Access, access};
 
 use crate::files::{NO_FILE, OutFile};
-use crate::stdout::excerpt;
+use crate::stdout::{excerpt, tell};
 
-/// Why a value is refused: a phrase that follows the value and ends with what is allowed, and a
-/// remedy.
+/// Refusal of a value: a phrase that follows the value and ends with the allowed values, and a fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     text: String,
     help: Option<String>,
-    /// What to show of the value, if not all of it.
+    /// Part of the value that may be shown, if not all of it.
     shown: Option<String>,
-    /// What the process ends with.
+    /// Exit code of the process.
     code: u8,
 }
 
@@ -42,7 +41,7 @@ impl Refusal {
         Self { text, help, shown: None, code: exit::USAGE }
     }
 
-    /// For what the system refuses.
+    /// Sets the exit code for an error of the system.
     pub(crate) fn of_io(self, error: &io::Error) -> Self {
         Self { code: exit::of_io(error), ..self }
     }
@@ -51,7 +50,7 @@ impl Refusal {
         self.code
     }
 
-    /// For a value of which only this may be shown.
+    /// Shows only this text instead of the value.
     pub(crate) fn showing(self, shown: &str) -> Self {
         Self { shown: Some(shown.to_owned()), ..self }
     }
@@ -64,7 +63,7 @@ impl Refusal {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// The same fault of a value of which less is allowed.
+    /// Replaces the allowed values by narrower ones, and keeps the fault.
     pub(crate) fn within(self, allowed: &str) -> Self {
         let fault = self.text.split("; allowed: ").next().unwrap_or_default();
         Self { text: format!("{fault}; allowed: {allowed}"), ..self }
@@ -100,7 +99,7 @@ impl From<ConfigError> for Refusal {
         let text = match &error {
             ConfigError::Value(bad) => format!("{}; allowed: {}", bad.reason, bad.allowed),
             ConfigError::NotAPair { .. } => "has no `=`; allowed: NAME=VALUE".to_owned(),
-            // The option is where it comes from.
+            // The message names the option, so the origin is left out.
             ConfigError::Unknown { name, suggestion, .. } => {
                 let (name, suggestion) = (name.clone(), suggestion.clone());
                 ConfigError::Unknown { name, suggestion, origin: None }.to_string()
@@ -115,7 +114,7 @@ impl From<ConfigError> for Refusal {
     }
 }
 
-/// The fault that an error message begins with, without the values that are allowed.
+/// Returns the fault that an error message begins with, without the allowed values.
 pub(crate) fn fault_of(message: &str) -> &str {
     let first = message.lines().next().unwrap_or_default();
     first.split("; allowed: ").next().unwrap_or_default()
@@ -130,11 +129,22 @@ pub(crate) fn size(text: &str) -> Result<u64, Refusal> {
     Ok(polyrail_report::parse_size(text)?)
 }
 
+/// Reads a list of sizes. Prints a note, once, if a size ends with a bare K, M or G.
+pub(crate) fn sizes(text: &str) -> Result<Vec<u64>, Refusal> {
+    static TOLD: Once = Once::new();
+    let sizes = parse_sizes(text)?;
+    // A bench inside a lab has the same command line as the bench that made the lab and printed the note.
+    let is_inside = || std::env::args_os().any(|word| word == "--inside-lab");
+    let note = bare_unit_note(text).filter(|_| !is_inside());
+    note.inspect(|note| TOLD.call_once(|| tell!("note: {note}")));
+    Ok(sizes)
+}
+
 pub(crate) fn time(text: &str) -> Result<Duration, Refusal> {
     Ok(polyrail_report::parse_duration(text)?)
 }
 
-/// A size of one byte to this.
+/// Reads a size from one byte to `most`.
 pub(crate) fn size_up_to(
     most: u64,
     allowed: &'static str,
@@ -146,7 +156,7 @@ pub(crate) fn size_up_to(
     }
 }
 
-/// A time between these.
+/// Reads a time from `least` to `most`.
 pub(crate) fn time_within(
     least: Duration,
     most: Duration,
@@ -157,7 +167,7 @@ pub(crate) fn time_within(
         Ok(_) => Err(Refusal::new("out of range", allowed)),
         Err(refusal) => {
             let refusal = refusal.within(allowed);
-            // Where only the unit is missing, the help adds one: only what is then allowed helps.
+            // The help for a missing unit adds one. That helps only if the result is in the range.
             let mut with_units = ["s", "ms"]
                 .iter()
                 .filter_map(|unit| time(&format!("{text}{unit}")).ok())
@@ -173,7 +183,7 @@ pub(crate) fn time_within(
     }
 }
 
-/// A number between these.
+/// Reads a number from `least` to `most`.
 pub(crate) fn number_within(least: u64, most: u64) -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(least..=most)
 }
@@ -198,7 +208,7 @@ pub(crate) fn bindings(text: &str) -> Result<Bindings, Refusal> {
     })
 }
 
-/// The value of a setting, as its table has it.
+/// Reads a value of this setting, which must be valid.
 pub(crate) fn setting(name: &'static str) -> impl Fn(&str) -> Result<String, Refusal> + Clone {
     move |text| {
         Config::builder().set(name, text)?;
@@ -206,20 +216,20 @@ pub(crate) fn setting(name: &'static str) -> impl Fn(&str) -> Result<String, Ref
     }
 }
 
-/// `NAME=VALUE`, checked like [`setting`].
+/// Reads `NAME=VALUE`, checked like [`setting`].
 pub(crate) fn setting_pair(text: &str) -> Result<String, Refusal> {
     Config::builder().set_pair(text)?;
     Ok(text.to_owned())
 }
 
-/// What a parser takes, with the words that a shell completes. There may be others.
+/// Value parser with words that a shell completes. Other words may be valid, too.
 #[derive(Clone)]
 struct Completed<Parser> {
     parser: Parser,
     words: fn() -> Vec<String>,
 }
 
-/// What `parser` reads; shells complete these words.
+/// Lets shells complete these words for values that `parser` reads.
 pub(crate) fn completed<Parser: TypedValueParser>(
     parser: Parser,
     words: fn() -> Vec<String>,
@@ -244,17 +254,17 @@ impl<Parser: TypedValueParser> TypedValueParser for Completed<Parser> {
     }
 }
 
-/// The names of the presets.
+/// Returns the names of the presets.
 pub(crate) fn presets() -> Vec<String> {
     polyrail_config::choices("preset").iter().map(|&name| name.to_owned()).collect()
 }
 
-/// The names of all settings.
+/// Returns the names of all settings.
 pub(crate) fn settings() -> Vec<String> {
     polyrail_config::names().map(str::to_owned).collect()
 }
 
-/// The beginning of `NAME=VALUE` of each setting, and all of it where only some values are possible.
+/// Returns `NAME=` for each setting, and each `NAME=VALUE` for settings with a fixed set of values.
 pub(crate) fn setting_pairs() -> Vec<String> {
     let pairs = polyrail_config::names().flat_map(|name| match polyrail_config::choices(name) {
         [] => vec![format!("{name}=")],
@@ -263,7 +273,7 @@ pub(crate) fn setting_pairs() -> Vec<String> {
     pairs.collect()
 }
 
-/// What can be the name of a network interface; whether there is one, the machine knows.
+/// Reads a possible name of a network interface. Whether the interface exists is checked elsewhere.
 pub(crate) fn interface(text: &str) -> Result<String, Refusal> {
     let is_bad = |one: char| one == '/' || one == ':' || one.is_whitespace() || steers(one);
     if text.is_empty() || text.len() > 15 || text.starts_with('-') || text.contains(is_bad) {
@@ -274,7 +284,7 @@ pub(crate) fn interface(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-/// A word of letters, digits and a few signs: the id of a session or check, the name of a profile.
+/// Reads a word of letters, digits and a few signs: the id of a session or check, the name of a profile.
 pub(crate) fn word(text: &str) -> Result<String, Refusal> {
     let is_good = |one: char| one.is_alphanumeric() || "-_.:".contains(one);
     if text.is_empty() || text.len() > 255 || text.starts_with('-') || !text.chars().all(is_good) {
@@ -285,7 +295,7 @@ pub(crate) fn word(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-/// Reads the name of a profile. Users' own profiles have the names of their files.
+/// Reads the name of a profile. Profiles of users are named by their files.
 pub(crate) fn profile_name(text: &str) -> Result<String, Refusal> {
     let is_bad = |one: char| one == '/' || steers(one);
     if text.is_empty() || text.len() > 255 || text.starts_with('-') || text.contains(is_bad) {
@@ -296,13 +306,13 @@ pub(crate) fn profile_name(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-/// What can be the name of a lab; whether there is one, the system knows.
+/// Reads a possible name of a lab. Whether the lab exists is checked elsewhere.
 pub(crate) fn lab_name(text: &str) -> Result<String, Refusal> {
     LabSpec::check_name(text)?;
     Ok(text.to_owned())
 }
 
-/// The rates of a lab as one value.
+/// Rates of a lab as one value.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates(pub(crate) Vec<Rate>);
 
@@ -310,7 +320,7 @@ pub(crate) fn rates(text: &str) -> Result<Rates, Refusal> {
     Ok(Rates(LabSpec::parse_rails(text)?))
 }
 
-/// A lab for one run: nodes on a switch, and the rates of its rails.
+/// Lab for one run: nodes on a switch, and the rates of its rails.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RunLab {
     pub(crate) nodes: usize,
@@ -329,13 +339,13 @@ pub(crate) fn run_lab(text: &str) -> Result<RunLab, Refusal> {
     Ok(RunLab { nodes, rates: LabSpec::parse_rails(rates)? })
 }
 
-/// The name of a setting that there is.
+/// Reads the name of an existing setting.
 pub(crate) fn setting_name(text: &str) -> Result<String, Refusal> {
     polyrail_config::help(text)?;
     Ok(text.to_owned())
 }
 
-/// A name, and values to try.
+/// Name, and values to try.
 #[derive(Clone, Debug)]
 pub(crate) struct Over {
     pub(crate) name: String,
@@ -349,7 +359,8 @@ impl Over {
     }
 }
 
-/// Reads `NAME=A,B`. `check` refuses a value of a name, and `names` says where the names are.
+/// Reads `NAME=A,B`. `check` refuses bad pairs of a name and a value, and `names` is the help that tells where to find
+/// the names.
 pub(crate) fn over(
     allowed: &'static str,
     names: &'static str,
@@ -371,7 +382,7 @@ pub(crate) fn over(
     }
 }
 
-/// How an address with a port is written; the resolver reads it later.
+/// Checks the form of an address with a port. The resolver reads it later.
 pub(crate) fn address(text: &str) -> Result<String, Refusal> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
     let Some((host, port)) = text.rsplit_once(':') else {
@@ -392,12 +403,12 @@ pub(crate) fn address(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-/// An address of numbers with a port.
+/// Reads a numeric address with a port.
 pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, Refusal> {
     text.parse().map_err(|error| Refusal::new(error, "an address and a port, like 10.0.0.1:34567"))
 }
 
-/// A library: a file, or a bare name that the dynamic loader finds.
+/// Reads a library: a file, or a bare name that the dynamic loader finds.
 pub(crate) fn library() -> impl TypedValueParser<Value = PathBuf> {
     path(|path| match path.components().count() {
         1 if path.is_relative() => library_name(&path.to_string_lossy()).map(drop),
@@ -409,7 +420,7 @@ pub(crate) fn library() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// A library as NCCL names it: a file, or a part of a name that the dynamic loader completes.
+/// Reads a library in NCCL's form: a file, or a part of a name that the dynamic loader completes.
 pub(crate) fn library_name(text: &str) -> Result<String, Refusal> {
     sound(Path::new(text))?;
     if text.contains('/') {
@@ -424,12 +435,13 @@ pub(crate) fn library_name(text: &str) -> Result<String, Refusal> {
 
 const LIBRARY: &str = "a file that exists, or a bare name that the dynamic loader finds";
 
-/// A file to read, which must be there.
+/// Reads the path of an existing file to read.
 pub(crate) fn file_to_read() -> impl TypedValueParser<Value = PathBuf> {
     path(check_file)
 }
 
-/// One of these words, or else a file to read. The `other` word passes, too: the caller refuses it.
+/// Reads one of these words, or else the path of a file to read. Also accepts the `other` word, which the caller
+/// refuses.
 pub(crate) fn word_or_file(
     words: &'static [&'static str],
     other: Option<&'static str>,
@@ -454,7 +466,7 @@ fn check_file(path: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses to read what never ends. What is not there is told by who opens it.
+/// Refuses to read endless files. The code that opens a missing file reports that it is missing.
 pub(crate) fn refuse_endless(path: &Path, allowed: &str) -> Result<(), Refusal> {
     refuse_pipe(path, allowed)?;
     let has_no_end = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
@@ -464,8 +476,8 @@ pub(crate) fn refuse_endless(path: &Path, allowed: &str) -> Result<(), Refusal> 
     }
 }
 
-/// There may never be anybody at the other end of a pipe that has a name, and no signal would end the wait. What a shell
-/// gives in place of a file, as in `<(program)`, and standard streams are open already.
+/// Refuses a named pipe: its other end may never be opened, and no signal would end the wait. Pipes that a shell passes
+/// as files, as in `<(program)`, and standard streams are already open.
 fn refuse_pipe(path: &Path, allowed: &str) -> Result<(), Refusal> {
     let is_open = path.starts_with("/dev") || path.starts_with("/proc");
     match !is_open && fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
@@ -474,13 +486,14 @@ fn refuse_pipe(path: &Path, allowed: &str) -> Result<(), Refusal> {
     }
 }
 
-/// A folder to read, which must be there.
+/// Reads the path of an existing folder to read.
 pub(crate) fn folder_to_read() -> impl TypedValueParser<Value = PathBuf> {
     path(check_folder)
 }
 
-/// The same for a folder where processes put their sockets, which users may have to make. Where everybody may write,
-/// as in `/tmp`, anybody could pose as a process; a sticky bit only keeps them from removing what others put there.
+/// Reads the path of an existing folder in which processes put their sockets; users may have to make it. In a folder
+/// that all users may write to, such as `/tmp`, any user could pose as a process: the sticky bit only stops users from
+/// removing files of others.
 pub(crate) fn folder_of_sockets() -> impl TypedValueParser<Value = PathBuf> {
     path(|path| {
         let mode = fs::metadata(path).map_or(0, |found| found.mode());
@@ -514,13 +527,13 @@ fn check_folder(path: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// As [`file_to_write`]; `-` is standard output.
+/// Works like [`file_to_write`]; `-` is standard output.
 pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = OutFile> {
     path(|path| if path == Path::new("-") { Ok(()) } else { check_file_to_write(path) })
         .map(OutFile::from)
 }
 
-/// As [`file_or_stdout`]; `none` is no file.
+/// Works like [`file_or_stdout`]; `none` stands for no file.
 pub(crate) fn file_or_none() -> impl TypedValueParser<Value = OutFile> {
     path(|path| match path.as_os_str().to_str() {
         Some("-" | NO_FILE) => Ok(()),
@@ -529,7 +542,7 @@ pub(crate) fn file_or_none() -> impl TypedValueParser<Value = OutFile> {
     .map(OutFile::from)
 }
 
-/// As [`file_to_write`], for a file that is never replaced; `-` is taken where it means standard output.
+/// Works like [`file_to_write`], for a file that is never replaced. Accepts `-` if it means standard output.
 pub(crate) fn new_file(dash_is_stdout: bool) -> impl TypedValueParser<Value = OutFile> {
     path(move |path| match path.symlink_metadata() {
         _ if dash_is_stdout && path == Path::new("-") => Ok(()),
@@ -542,12 +555,12 @@ pub(crate) fn new_file(dash_is_stdout: bool) -> impl TypedValueParser<Value = Ou
     .map(OutFile::from)
 }
 
-/// A file to write, in a folder that is there.
+/// Reads the path of a file to write, in an existing folder.
 pub(crate) fn file_to_write() -> impl TypedValueParser<Value = OutFile> {
     path(check_file_to_write).map(OutFile::from)
 }
 
-/// The same for a file that is read again, as no device can be.
+/// Works like [`file_to_write`], for a file that is read again later, which a device can't be.
 pub(crate) fn file_to_keep() -> impl TypedValueParser<Value = OutFile> {
     path(|path| {
         check_file_to_write(path)?;
@@ -587,7 +600,7 @@ fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// A folder to fill, which a command makes if it is not there.
+/// Reads the path of a folder to fill, which a command makes if it does not exist.
 pub(crate) fn folder_to_write() -> impl TypedValueParser<Value = PathBuf> {
     path(check_folder_to_write)
 }
@@ -595,7 +608,7 @@ pub(crate) fn folder_to_write() -> impl TypedValueParser<Value = PathBuf> {
 /// Refuses a path that can't be such a folder.
 pub(crate) fn check_folder_to_write(path: &Path) -> Result<(), Refusal> {
     refuse_control(path, FOLDER_TO_WRITE)?;
-    // The deepest part of the path that exists. All below it can be made.
+    // The deepest part of the path that exists. Everything below it can be made.
     let Some(there) = path.ancestors().find(|part| part.symlink_metadata().is_ok()) else {
         return Ok(());
     };
@@ -607,19 +620,19 @@ pub(crate) fn check_folder_to_write(path: &Path) -> Result<(), Refusal> {
             };
             Err(Refusal::new(fault, FOLDER_TO_WRITE))
         }
-        // Don't test for write access: not every command with this option writes.
+        // Don't test for write access: some commands with this option don't write.
         Ok(_) => Ok(()),
         Err(error) => Err(absent(&error, FOLDER_TO_WRITE)),
     }
 }
 
-const OTHERS_WRITE: u32 = 0o002;
+pub(crate) const OTHERS_WRITE: u32 = 0o002;
 const FILE_TO_WRITE: &str = "a file in a folder that exists and can be written to";
 const FOLDER_TO_WRITE: &str = "a folder, or a new name for one";
 const NAME_MAX: usize = 255;
 const PATH_MAX: usize = 4095;
 
-/// What no path may be, and then what this one must be.
+/// Reads a path that passes [`sound`] and then `check`.
 fn path(
     check: impl Fn(&Path) -> Result<(), Refusal> + Clone + Send + Sync + 'static,
 ) -> impl TypedValueParser<Value = PathBuf> {
@@ -631,7 +644,7 @@ fn path(
     })
 }
 
-/// A file with such a name is hard to see and to remove.
+/// Refuses names with control characters: such a file is hard to see and to remove.
 fn refuse_control(path: &Path, allowed: &str) -> Result<(), Refusal> {
     match path.to_string_lossy().contains(steers) {
         true => Err(Refusal::new("has control characters or marks of writing direction", allowed)),
@@ -639,7 +652,7 @@ fn refuse_control(path: &Path, allowed: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses what no path can be, and the name of an option, which is hardly meant.
+/// Refuses strings that can't be a path, and option names, which are hardly meant as paths.
 pub(crate) fn sound(path: &Path) -> Result<(), Refusal> {
     let allowed = "a path, such as ./name";
     let bytes = path.as_os_str().as_encoded_bytes();

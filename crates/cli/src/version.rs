@@ -1,6 +1,6 @@
-//! Which build of the command this is.
+//! Identification of this build of the command.
 
-/// The version with the commit that it was built from, how, and with which features.
+/// Version, with the commit, the profile, the target and the features of the build.
 pub(crate) const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (commit ",
@@ -14,12 +14,12 @@ pub(crate) const VERSION: &str = concat!(
     ")"
 );
 
-/// Which build this is.
+/// Returns the identification of this build.
 pub(crate) fn build() -> String {
     build_of(VERSION)
 }
 
-/// Version, commit and profile in what `--version` says behind the name. The rest, for which machine and with which
+/// Returns version, commit and profile from the text that `--version` prints after the name. The rest, target and
 /// features, may differ between hosts of one cluster.
 pub(crate) fn build_of(version: &str) -> String {
     match version.match_indices(',').nth(1) {

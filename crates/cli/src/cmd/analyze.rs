@@ -1,22 +1,26 @@
-//! `polyrail analyze`: what a profile says.
+//! `polyrail analyze`: analyses a profile, and makes pages of the JSON reports of other commands.
 
+mod bench;
 mod render;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::ValueEnum;
+use clap::builder::TypedValueParser;
+use clap::{Arg, Command, ValueEnum};
 use polyrail_analyze::export::{Target, export};
 use polyrail_analyze::{Analysis, Comparison, Judgement, Options, Verdict, html, read_predictions};
 use polyrail_profile::{Folder, Metric, PathKind, Word, shown_path};
-use polyrail_report::exit;
+use polyrail_report::{exit, show_memory};
 use polyrail_sys::files::make_folders;
+use serde_json::Value;
 
 use crate::cmd::profile::Way;
+use crate::cmd::{collective, experiment, mesh, sweep};
 use crate::fault::Fault;
-use crate::files;
-use crate::files::OutFile;
+use crate::files::{self, OutFile, TEXT_MAX};
 use crate::progress::Progress;
 use crate::stdout::{complain, print, tell};
 use crate::unwritten::Unwritten;
@@ -26,8 +30,9 @@ use crate::values::{Refusal, file_or_stdout, file_to_read, folder_to_read, folde
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder that `polyrail profile --out DIR` wrote, also while it is being filled.
-    #[arg(value_name = "DIR", value_parser = folder_to_read())]
+    /// The folder that `polyrail profile --out DIR` wrote, also while it is being filled; or the JSON of
+    /// bench, mesh, collective, experiment or sweep, of which --html makes a page.
+    #[arg(value_name = "DIR|FILE", value_parser = Source)]
     dir: PathBuf,
 
     /// Compare with an older profile: same, faster, slower or unclear.
@@ -74,8 +79,34 @@ Examples:
   polyrail analyze run2 --compare run1
   polyrail analyze run1 --path nccl --predictions astra.csv --max-error 10
   polyrail analyze run1 --path peer --export astra-sim --export chakra --out simulators
+  polyrail analyze bench.json --html bench.html
 
 docs/analyze.md (in packages: /usr/share/doc/polyrail/docs) explains every figure.";
+
+/// Parser of an argument that is a folder or a file.
+#[derive(Clone)]
+struct Source;
+
+impl TypedValueParser for Source {
+    type Value = PathBuf;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<PathBuf, clap::Error> {
+        match is_file(Path::new(value)) {
+            true => file_to_read().parse_ref(command, argument, value),
+            false => folder_to_read().parse_ref(command, argument, value),
+        }
+    }
+}
+
+/// Pipes and devices count as files: the parser of files says why it refuses them.
+fn is_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_dir())
+}
 
 /// Whose inputs to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -102,6 +133,9 @@ impl Simulator {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
+    if is_file(&args.dir) {
+        return page_of_report(args).unwrap_or_else(Fault::refuse);
+    }
     if let Some(path) = args.html.as_deref().filter(|path| is_of_profile(path, &args.dir)) {
         let fault = "is a file of the profile; allowed: another file, such as report.html";
         let help = "the report would take the place of what was measured";
@@ -124,11 +158,106 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// A function that makes the page of a JSON document.
+type PageOf = fn(&str) -> serde_json::Result<String>;
+
+/// Kinds of JSON that have pages: a field that no other kind has, and the function that makes the page.
+const KINDS: [(&str, PageOf); 5] = [
+    ("results", bench::page),
+    ("layouts", mesh::page),
+    ("plugins", collective::page),
+    ("effects", experiment::page),
+    ("heat_maps", sweep::page),
+];
+
+/// Returns the page of a JSON document, or the reason why there is none.
+fn page_of_json(json: &str) -> Result<String, String> {
+    let document: Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let of = KINDS.iter().find(|(field, _)| document.get(field).is_some());
+    let (_, page) = of.ok_or("the command that wrote it is unknown")?;
+    check_numbers(&document, "")?;
+    page(json).map_err(|error| error.to_string())
+}
+
+/// Refuses numbers so large or small that the arithmetic of a page would overflow or underflow.
+fn check_numbers(value: &Value, name: &str) -> Result<(), String> {
+    match value {
+        Value::Number(number) => {
+            let number = number.as_f64().unwrap_or(f64::INFINITY);
+            let is_allowed = number == 0.0 || (LEAST_NUMBER..=MOST_NUMBER).contains(&number.abs());
+            let fault = || {
+                format!(
+                    "{name} is {number:e}; allowed: 0, and {LEAST_NUMBER:e} to {MOST_NUMBER:e} with either sign"
+                )
+            };
+            is_allowed.then_some(()).ok_or_else(fault)
+        }
+        Value::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(at, item)| check_numbers(item, &format!("{name}[{at}]")))
+        }
+        Value::Object(fields) => fields.iter().try_for_each(|(field, value)| {
+            let name = if name.is_empty() { field.clone() } else { format!("{name}.{field}") };
+            check_numbers(value, &name)
+        }),
+        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// Limits far beyond every measurement, whose squares are still finite and not 0.
+const LEAST_NUMBER: f64 = 1e-100;
+const MOST_NUMBER: f64 = 1e100;
+
+const HELP_FILE: &str = "give the folder of `polyrail profile`, or the JSON of `polyrail bench`, `mesh`, `collective`, \
+                         `experiment run`, `experiment sweep` or `experiment autotune`";
+
+/// Writes the page of a JSON report of another command.
+fn page_of_report(args: &Args) -> Result<ExitCode, Fault> {
+    let name = shown_path(&args.dir);
+    let others = [
+        ("--compare", args.compare.is_some()),
+        ("--predictions", args.predictions.is_some()),
+        ("--export", !args.export.is_empty()),
+        ("--path", args.path.is_some()),
+        ("--metric", args.metric.is_some()),
+        ("--json", args.json),
+    ];
+    if let Some((option, _)) = others.iter().find(|(_, is_given)| *is_given) {
+        let text = format!("{option} goes with the folder of a profile, and `{name}` is a file");
+        let help = format!("polyrail analyze {name} --html report.html");
+        return Err(Fault::new(exit::USAGE, text).with_help(help));
+    }
+    let Some(path) = &args.html else {
+        let text = format!(
+            "`{name}` is a file, of which only a page can be made: --html <FILE> is missing"
+        );
+        let help = format!("polyrail analyze {name} --html report.html");
+        return Err(Fault::new(exit::USAGE, text).with_help(help));
+    };
+    let size = fs::metadata(&args.dir).map_or(0, |found| found.len());
+    if size > TEXT_MAX {
+        let [size, most] = [size, TEXT_MAX].map(show_memory);
+        let text = format!("`{name}` has {size}; allowed: a report of at most {most}");
+        return Err(Fault::new(exit::USAGE, text).with_help(HELP_FILE));
+    }
+    let json = files::read_text(&args.dir).map_err(|source| Fault::system(&name, source))?;
+    let page = page_of_json(&json).map_err(|why| {
+        let text = format!("no page can be made of `{name}`: {why}");
+        Fault::new(exit::USAGE, text).with_help(HELP_FILE)
+    })?;
+    if is_stdout(args) {
+        return Ok(print(&page, exit::OK));
+    }
+    files::replace(path, page).map_err(Unwritten::at(path))?;
+    tell!("{}", shown_path(path));
+    Ok(ExitCode::from(exit::OK))
+}
+
 fn is_stdout(args: &Args) -> bool {
     args.html.as_deref() == Some(Path::new("-"))
 }
 
-/// An older report may lie there, too.
+/// Returns whether `path` is a file of the profile in `dir`. HTML files don't count: an older report may lie there.
 fn is_of_profile(path: &Path, dir: &Path) -> bool {
     let (Ok(path), Ok(dir)) = (fs::canonicalize(path), fs::canonicalize(dir)) else { return false };
     path.parent() == Some(&dir) && path.extension().is_none_or(|extension| extension != "html")
@@ -155,7 +284,7 @@ fn execute(args: &Args) -> Result<(Analysis, u8), Fault> {
     for simulator in &args.export {
         let (target, name) = simulator.target();
         let dir = out.join(name);
-        // Everything is made before anything is written.
+        // Make all files before writing any.
         let files = export(&analysis, target)?;
         make_folders(&dir, 0o777).map_err(Unwritten::at(&dir))?;
         for file in files {
@@ -193,7 +322,7 @@ fn json(analysis: &Analysis) -> String {
     serde_json::to_string_pretty(analysis).unwrap_or_default() + "\n"
 }
 
-/// A path by the word of `profile --paths` or by that of tables and files.
+/// Parses a path: a word of `profile --paths`, or of tables and files.
 fn path(text: &str) -> Result<PathKind, Refusal> {
     let way = Way::from_str(text, false).map(Way::kind);
     way.ok().or_else(|| PathKind::from_word(text)).ok_or_else(|| {
@@ -214,5 +343,25 @@ fn percent(text: &str) -> Result<f64, Refusal> {
     match text.parse() {
         Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent),
         _ => Err(Refusal::new("is not such a number", "a number of percent from 0 to 1e6")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_no_page_can_draw_is_named_with_its_place() {
+        let fault = |json: &str| check_numbers(&serde_json::from_str(json).unwrap(), "").err();
+        for json in
+            ["0", "[-1e100, 1e-100, 18446744073709551615, -1]", "{\"a\": [null, true, \"x\"]}"]
+        {
+            assert_eq!(fault(json), None, "{json}");
+        }
+        let allowed = "allowed: 0, and 1e-100 to 1e100 with either sign";
+        let told = fault("{\"results\": [{}, {\"gb_per_s\": [1, -1e308]}]}").unwrap();
+        assert_eq!(told, format!("results[1].gb_per_s[1] is -1e308; {allowed}"));
+        let told = fault("{\"a\": {\"b\": 5e-324}}").unwrap();
+        assert_eq!(told, format!("a.b is 5e-324; {allowed}"));
     }
 }

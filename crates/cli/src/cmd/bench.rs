@@ -1,17 +1,16 @@
-//! `polyrail bench`: how fast memory moves between two processes, and what keeps it from being
-//! faster.
+//! `polyrail bench`: measures how fast memory moves between two processes, and finds the limit.
 //!
-//! The folders from the top; each uses those below it, and none above it:
+//! The folders from the top; each uses only those below it:
 //!
 //! 1. [`ends`]: one process measures, the other serves: both here by default, on two machines with
 //!    `--listen` and `--connect`, or in a lab.
-//! 2. [`rivals`]: what is measured in turn with the engine.
+//! 2. [`rivals`]: what is measured in alternation with the engine.
 //! 3. [`trial`]: one size on one pair of engines. Each is several samples; between them the destination
 //!    is overwritten and then compared with a pattern of the position.
-//! 4. [`judge`]: what keeps a size from being faster.
-//! 5. [`talk`]: what the two ends say to each other, through the engine that is measured.
-//! 6. [`memory`]: the memory of one end and what is in it.
-//! 7. [`output`]: what people and programs get to see.
+//! 4. [`judge`]: finds the limit of each size.
+//! 5. [`talk`]: messages between the two ends, through the measured engine.
+//! 6. [`memory`]: the memory of one end and its contents.
+//! 7. [`output`]: text for people, and JSON for programs.
 //! 8. [`options`]: the options and the settings that follow from them.
 //!
 //! All of them use [`faults`].
@@ -31,9 +30,12 @@ use std::process::{Command, ExitCode};
 use polyrail::Engine;
 use polyrail_report::exit;
 
+pub(crate) use self::judge::names_down;
 pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
-pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
+pub(crate) use self::options::{
+    Args, Layout, MemoryKind, Verify, check_options, place_together, usual_warmup,
+};
 pub(crate) use self::talk::RailDelta;
 use crate::config_args::{print_warnings, told};
 use crate::fault::Fault;
@@ -45,15 +47,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn start(args: &Args) -> Result<u8, Fault> {
     let role = args.role()?;
-    // One that makes a lab has another process write there.
+    // With a lab, another process writes to standard output.
     if args.is_for_programs() && !matches!(role, Role::Lab { .. }) {
         keep().map_err(|source| Fault::system("keeping standard output", source))?;
     }
-    // First of all: what takes long from here on is told in it.
+    // Start the log first, so that slow steps from here on appear in it.
     start_log(&told(args.resolve_config(&role, &[])?))?;
     let placed = args.place(&role)?;
     let config = args.resolve_config(&role, &placed.mine)?;
-    // Other processes of the run have the same settings.
+    // Print once: other processes of the run have the same settings.
     if !args.serve_parent && !args.nccl_rank {
         print_warnings(&config);
     }
@@ -75,14 +77,14 @@ fn start(args: &Args) -> Result<u8, Fault> {
         Role::Lab { rates } => ends::run_in_lab(rates, &config, &placed, args.peer_mem),
         Role::Both if args.one_process => {
             let bank = Bank::open(args.mem)?;
-            // First, as below: the settings of the other end are those that a program gave.
+            // Build this end first, as below: the other end can't name the source of a wrong value.
             let engine = Engine::builder().config(config.clone()).build()?;
             let here = ends::Here::start(&config, &placed, Bank::open(args.peer_mem)?)?;
             ends::measure(args, engine, bank, &here.server, &placed)
         }
         Role::Both => {
-            // Before the other process starts, so that errors of this end come first: the other one gets options, and
-            // does not know where a wrong value came from.
+            // Build this end before the other process starts, so that its errors come first. The other end gets
+            // options, and does not know where a wrong value came from.
             let bank = Bank::open(args.mem)?;
             let engine = Engine::builder().config(config.clone()).build()?;
             let program = std::env::current_exe()

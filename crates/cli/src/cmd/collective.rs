@@ -1,13 +1,13 @@
 //! `polyrail collective`: collective operations between ranks over a net plugin of NCCL, without a GPU.
 //!
-//! One process starts the ranks ([`crew`]), on this host or on the nodes of a lab ([`place`]), has them run
-//! size after size ([`measure`]), and shows what came of it ([`report`], [`render`]). A rank
-//! ([`worker`]) is a process of its own that loads one plugin. With `--compare` there are two crews, which
-//! take turns.
+//! One process starts the ranks ([`crew`]) on this host or on the nodes of a lab ([`place`]). It measures size after
+//! size ([`measure`]) and shows the results ([`report`], [`render`], [`page`]). Each rank ([`worker`]) is a separate
+//! process that loads one plugin. With `--compare` there are two crews, which alternate.
 
 mod args;
 mod crew;
 mod measure;
+mod page;
 mod place;
 mod render;
 mod report;
@@ -16,6 +16,7 @@ mod worker;
 use std::process::ExitCode;
 
 pub(crate) use self::args::{Args, check_options};
+pub(crate) use self::page::page;
 use crate::fault::Fault;
 
 pub(crate) fn run(args: &Args) -> ExitCode {

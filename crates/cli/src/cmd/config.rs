@@ -1,4 +1,4 @@
-//! `polyrail config`: the settings, their values and where each came from.
+//! `polyrail config`: prints the settings, their values and the origin of each value.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::stdout::{fitted, print};
 use crate::values::{completed, setting_name, settings};
 
-/// The version of the JSON; raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
 /// Arguments of the subcommand.
@@ -101,7 +101,7 @@ fn table(rows: &[Row]) -> String {
 
 fn value_cell(row: &Row) -> String {
     let value = if row.value.is_empty() { "\"\"" } else { &row.value };
-    // Sizes carry their unit in the text, and names of counts say what they count.
+    // Sizes already include their unit, and the names of counts say what is counted.
     let unit =
         if matches!(row.unit, "ms" | "us") && row.meaning.is_empty() { row.unit } else { "" };
     let meaning =

@@ -1,4 +1,4 @@
-//! `polyrail doctor`: finds what is wrong with this host for fast TCP, and how to fix it.
+//! `polyrail doctor`: finds settings of this host that slow TCP down, and shows how to fix them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     fleet: Vec<PathBuf>,
 }
 
-/// What only the examination of a host reads.
+/// Options that only the examination of a host reads.
 const OF_A_HOST: &[&str] = &["nic", "rtt", "workers", "devmem", "sysroot"];
 
 const EXAMPLES: &str = "\
@@ -103,7 +103,7 @@ fn execute(args: &Args) -> Result<(String, u8), Fault> {
     Ok((if args.json { json(&report) } else { sentences(&report.text(), 4) }, code))
 }
 
-/// Breaks lines where the terminal would break within a word, and indents what follows. Commands, paths and values are for
+/// Wraps lines at words for the terminal, and indents the continuation. Keeps commands, paths and values whole for
 /// copying.
 fn sentences(text: &str, indent: usize) -> String {
     let columns = columns(&Term::stdout()).unwrap_or(usize::MAX);
@@ -139,7 +139,7 @@ fn report(root: &Sysroot, args: &Args) -> Result<Report, DoctorError> {
     Ok(examine(&context.with(answers)))
 }
 
-/// The bindings of the settings, or why the settings can't be used.
+/// Bindings of the settings, or the reason why the settings can't be used.
 fn bindings() -> Result<[Bindings; 2], String> {
     let config = ConfigArgs::default().resolve().map_err(|error| error.to_string())?;
     print_warnings(&config);
@@ -172,11 +172,11 @@ fn list(as_json: bool) -> String {
 }
 
 fn json(value: &impl serde::Serialize) -> String {
-    // Text, numbers and lists of them: there is nothing here that JSON can't say.
+    // Text, numbers and lists of them always have a JSON form.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// As [`json`], for what has no version of its own.
+/// Like [`json`], for fields without a version.
 fn versioned(fields: &impl serde::Serialize) -> String {
     json(&Document { schema_version: SCHEMA_VERSION, fields })
 }

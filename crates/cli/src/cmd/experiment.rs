@@ -1,15 +1,16 @@
 //! `polyrail experiment run` and `undo`: measure which settings change a result, and by how much.
 //!
-//! The crate `experiment` plans and judges; here the cells are run:
+//! The crate `experiment` plans and judges; this module runs the cells:
 //!
 //! 1. [`run`]: the blocks, one after the other, until the intervals are narrow or the time is up.
 //! 2. [`host`]: factors of the host: applied, verified and undone, with a journal in the results folder.
-//! 3. [`claim`]: one experiment at a time changes a host.
-//! 4. [`folder`]: the results folder, in which each measured cell is a line.
+//! 3. [`claim`]: lets one experiment at a time change a host.
+//! 4. [`folder`]: the results folder, in which each measured cell is a line, and [`page`]: its report for people.
 
 mod claim;
 mod folder;
 mod host;
+mod page;
 mod run;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use polyrail_report::exit;
 use self::claim::Claim;
 use self::folder::Folder;
 use self::host::HostFactors;
+pub(crate) use self::page::page;
 use self::run::Run;
 use crate::cmd::study::cell::check_command;
 use crate::cmd::study::fault_of_read;
@@ -107,8 +109,8 @@ fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, Fault> {
         None
     } else {
         folder::refuse_if_in_use(&folder)?;
-        // The run would take changes that a killed run left for the host's own state. A folder without results, which
-        // another user may have prepared, has none.
+        // Undo what a killed run left: this run would take those changes for the host's own state. A folder without
+        // results has nothing to undo. Another user may have prepared it, so refuse its journals.
         match folder::has_results(&folder) {
             true => {
                 host::undo_open(&host_folder, args.sysroot.as_ref()).map_err(host::fault)?;
@@ -140,7 +142,7 @@ fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, Fault> {
     show(&report, args.json, failed)
 }
 
-/// Prints the report; a cell that failed decides the exit code.
+/// Prints the report. The fault of a failed cell decides the exit code.
 fn show(report: &Report, as_json: bool, failed: Option<Fault>) -> Result<ExitCode, Fault> {
     let text = match as_json {
         true => folder::json(report),
@@ -154,14 +156,14 @@ fn show(report: &Report, as_json: bool, failed: Option<Fault>) -> Result<ExitCod
     failed.map_or(Ok(printed), Err)
 }
 
-/// A name as part of a file's name.
+/// Makes a name fit for a part of a file name.
 fn file_word(name: &str) -> String {
     let word: String = name
         .chars()
         .map(|one| if one.is_alphanumeric() || "-_.".contains(one) { one } else { '-' })
         .collect();
     match word.trim_start_matches(['.', '-']) {
-        // A folder `-results` would be taken for an option.
+        // A folder `-results` would be parsed as an option.
         "" => "experiment".into(),
         word => word.chars().take(100).collect(),
     }

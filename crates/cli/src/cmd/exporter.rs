@@ -1,8 +1,10 @@
 //! `polyrail exporter`: the metrics of all engines of a host, for Prometheus.
 
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use polyrail_config::Config;
@@ -13,7 +15,7 @@ use signal_hook::low_level::pipe;
 use crate::config_args;
 use crate::signals;
 use crate::stdout::{complain, refuse, start_log, tell};
-use crate::values::{folder_of_sockets, socket_address};
+use crate::values::{OTHERS_WRITE, folder_of_sockets, socket_address};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -24,18 +26,18 @@ pub(crate) struct Args {
         value_parser = socket_address)]
     listen: SocketAddr,
 
-    /// Folder with the sockets of the processes: `metrics_listen=dir:FOLDER` there.
-    #[arg(long, value_name = "FOLDER", default_value = "/run/polyrail",
-        value_parser = folder_of_sockets())]
-    dir: PathBuf,
+    /// Folder with the sockets of the processes: `metrics_listen=dir:FOLDER` there [default: /run/polyrail
+    /// if this user may read it; else none: it asks all engines of this user].
+    #[arg(long, value_name = "FOLDER", value_parser = folder_of_sockets())]
+    dir: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mkdir -m 700 ~/polyrail-metrics          (or /run/polyrail, which the packages make)
-  POLYRAIL_METRICS_LISTEN=dir:$HOME/polyrail-metrics my-program
-  polyrail exporter --dir ~/polyrail-metrics
+  polyrail exporter                        all engines of this user
   curl http://127.0.0.1:9754/metrics
+  POLYRAIL_METRICS_LISTEN=dir:/run/polyrail my-program        a program of another user
+  polyrail exporter --dir /run/polyrail
 
 docs/metrics.md (in packages: /usr/share/doc/polyrail/docs) describes the metrics, and how to set up
 Prometheus and Grafana.";
@@ -57,12 +59,24 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             return ExitCode::from(exit::ENVIRONMENT);
         }
     };
-    let exporter = match Exporter::start(args.listen, &args.dir, env!("CARGO_PKG_VERSION")) {
+    let folder = args.dir.clone().or_else(packaged);
+    let version = env!("CARGO_PKG_VERSION");
+    let exporter = match Exporter::start(args.listen, folder.as_deref(), version) {
         Ok(exporter) => exporter,
         Err(error) => return refuse(&error, Some(error.help()), exit::ENVIRONMENT),
     };
     tell!("metrics are at http://{}/metrics", exporter.address());
-    // A byte comes with a signal; nothing else ends it.
+    match &folder {
+        Some(folder) if args.dir.is_none() => {
+            tell!("they are those of the processes with a socket in {}", folder.display());
+        }
+        Some(_) => {}
+        None => tell!(
+            "they are those of this user's engines in this network namespace; for other users: --dir FOLDER here, \
+             and POLYRAIL_METRICS_LISTEN=dir:FOLDER there"
+        ),
+    }
+    // A signal writes a byte. Nothing else ends this read.
     match io::Read::read(&mut &stopped, &mut [0]) {
         Ok(_) => ExitCode::from(exit::OK),
         Err(error) => {
@@ -72,7 +86,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Is readable once somebody asks for the end.
+/// Folder that the packages make for sockets of metrics.
+const PACKAGED: &str = "/run/polyrail";
+
+/// Returns the folder of the packages if it exists, this user can read it and only its owner and group can write to it.
+pub(super) fn packaged() -> Option<PathBuf> {
+    let folder = Path::new(PACKAGED);
+    let mode = fs::metadata(folder).ok()?.mode();
+    let is_readable = mode & OTHERS_WRITE == 0 && fs::read_dir(folder).is_ok();
+    is_readable.then(|| folder.to_owned())
+}
+
+/// Returns a stream that is readable once a signal asks this process to end.
 fn stopped() -> io::Result<std::os::unix::net::UnixStream> {
     let (stopped, stop) = std::os::unix::net::UnixStream::pair()?;
     for signal in signals::ending() {

@@ -29,7 +29,7 @@ use crate::values::{time, word};
 use place::{State, Where};
 use words::refuse_others;
 
-/// Arguments of the subcommand, which fit together.
+/// Arguments of the subcommand, checked against each other.
 pub(crate) struct Args {
     words: Words,
 }
@@ -92,7 +92,7 @@ impl clap::Args for Args {
     }
 }
 
-/// Checks that the words go together while clap reads the command line.
+/// Checks the arguments against each other while clap reads the command line.
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let words = Words::from_arg_matches(matches)?;

@@ -121,7 +121,7 @@ struct SetArgs {
     #[arg(value_parser = rail)]
     rail: String,
 
-    /// The new speed, in both directions.
+    /// The new speed, in both directions; with --side, of what that node sends.
     #[arg(long, value_parser = rate)]
     rate: Option<Rate>,
 
@@ -132,7 +132,7 @@ struct SetArgs {
     #[arg(long, value_enum, value_name = "STATE")]
     link: Option<Link>,
 
-    /// Which end `--link down` switches off, or `--firewall` guards [default: b].
+    /// Which end --link down, --firewall or --rate is for [default: b, and all for --rate].
     #[arg(long, value_name = "NODE", value_parser = node)]
     side: Option<String>,
 
@@ -183,7 +183,7 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
     let spec = LabSpec {
         name: args.name.clone(),
         rails: args.rails.0.clone(),
-        // No more than the option takes.
+        // The option limits the number.
         nodes: args.nodes.map(|nodes| nodes as usize),
         network: args.network,
         queue_ms: args.queue_ms,
@@ -209,7 +209,7 @@ fn exec(args: &ExecArgs) -> ExitCode {
         Ok(found) => found,
         Err(error) => return Fault::from(error).refuse(),
     };
-    // clap has made sure that there is a first word.
+    // clap requires at least one word.
     let Some((program, rest)) = args.command.split_first() else {
         return ExitCode::from(exit::USAGE);
     };
@@ -231,7 +231,7 @@ fn exec(args: &ExecArgs) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A lab, and a node of it. Without the lab nobody knows which nodes it has, but what is no node of any is told.
+/// Opens a lab, and finds one of its nodes. If the lab can't be opened, reports a word that can't name a node first.
 fn open(name: &str, node: &str) -> Result<(Lab, Node), LabError> {
     match Lab::open(name) {
         Ok(lab) => lab.node_named(node).map(|node| (lab, node)),
@@ -240,16 +240,18 @@ fn open(name: &str, node: &str) -> Result<(Lab, Node), LabError> {
 }
 
 fn set(args: &SetArgs) -> Result<String, LabError> {
-    let has_end = args.link == Some(Link::Down) || args.firewall.is_some();
+    let has_end = args.link == Some(Link::Down) || args.firewall.is_some() || args.rate.is_some();
     if let Some(side) = args.side.as_ref().filter(|_| !has_end) {
-        let allowed = "with --link down or --firewall, whose end it names".to_owned();
+        let allowed = "with --link down, --firewall or --rate, whose end it names".to_owned();
         let value = side.clone();
         return Err(LabError::BadValue { field: "--side", value, allowed });
     }
     let (lab, at) = open(&args.name, args.side.as_deref().unwrap_or("b"))?;
     let rail = lab.rail(&args.rail)?;
-    if let Some(rate) = args.rate {
-        lab.set_rate(rail, rate)?;
+    match args.rate {
+        Some(rate) if args.side.is_some() => lab.set_rate_at(rail, at, rate)?,
+        Some(rate) => lab.set_rate(rail, rate)?,
+        None => {}
     }
     if let Some(mtu) = args.mtu {
         lab.set_mtu(rail, mtu)?;
@@ -268,7 +270,7 @@ fn set(args: &SetArgs) -> Result<String, LabError> {
     Ok(show::table(&lab.observe()?[rail..=rail]))
 }
 
-/// Goes on after a lab that cannot be removed, so that one bad lab does not keep the others.
+/// Continues after a lab that can't be removed, so that one bad lab does not block the others.
 fn down(args: &DownArgs) -> ExitCode {
     let names = match args.all {
         true => Lab::list().map(|labs| labs.into_iter().map(|lab: LabInfo| lab.name).collect()),
@@ -287,7 +289,7 @@ fn down(args: &DownArgs) -> ExitCode {
     worst
 }
 
-/// What looks like a node; which ones there are, the lab knows.
+/// Checks that a word can name a node. The lab decides later whether it has this node.
 fn node(text: &str) -> Result<String, Refusal> {
     let is_word =
         text.len() <= "node31".len() && text.chars().all(|one| one.is_ascii_alphanumeric());
@@ -309,7 +311,7 @@ fn rate(text: &str) -> Result<Rate, Refusal> {
     Ok(text.parse()?)
 }
 
-/// What can be a rail of a lab; whether the lab has it, the lab knows.
+/// Checks that a word can name a rail. The lab decides later whether it has this rail.
 fn rail(text: &str) -> Result<String, Refusal> {
     let digits = text.strip_prefix("rail").unwrap_or(text);
     match digits.parse::<usize>() {

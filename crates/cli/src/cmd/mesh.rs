@@ -1,13 +1,13 @@
-//! `polyrail mesh`: how fast memory moves between all pairs of nodes, by itself and all at once.
+//! `polyrail mesh`: measures how fast memory moves between all pairs of nodes, isolated and all at once.
 //!
-//! One process starts the others of its node, of all nodes of a lab, or of all [`hosts`] ([`launch`], [`place`]). These are
-//! workers: each has an engine, and finds the others by the rendezvous ([`crew`]), or in a lab and on hosts by who started
-//! it ([`meet`]). All of them follow orders
-//! ([`follow`]); the first one gives them, too, and collects what was counted ([`direct`]).
+//! One process starts the others of its node, of all nodes of a lab, or of all [`hosts`] ([`launch`], [`place`]). These
+//! are workers with an engine each. They find each other by the rendezvous ([`crew`]), or in a lab and on hosts through
+//! the process that started them ([`meet`]). All workers follow orders ([`follow`]). The first worker also gives the
+//! orders, and collects the counts ([`direct`]).
 //!
-//! [`plan`] says who sends to whom and when, [`talk`] what workers say to each other, [`post`] sends,
-//! [`counters`] counts, [`report`] is what comes of it, [`conclude`] says that in sentences, and [`render`] is
-//! how people get to see it.
+//! [`plan`] decides which pairs send when, [`talk`] has the messages between workers, [`post`] sends, [`counters`]
+//! counts, [`report`] has the results, [`conclude`] puts them in sentences, [`render`] prints them and [`page`] makes
+//! their page.
 
 mod args;
 mod conclude;
@@ -20,6 +20,7 @@ mod heard;
 mod hosts;
 mod launch;
 mod meet;
+mod page;
 mod place;
 mod plan;
 mod post;
@@ -30,6 +31,7 @@ mod talk;
 use std::process::ExitCode;
 
 pub(crate) use self::args::Args;
+pub(crate) use self::page::page;
 use crate::fault::Fault;
 
 pub(crate) fn run(args: &Args) -> ExitCode {

@@ -5,28 +5,31 @@ mod tune;
 mod variables;
 
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nccl_abi::damage;
+use polyrail_nccl_abi::{Library, LoadError, damage};
 use polyrail_report::exit;
 use polyrail_sys::files::{OpenFolder, make_folders};
 
 use crate::fault::Fault;
 use crate::files;
-use crate::libraries::{BUILT, build_folders, listed, near_folders, quoted, refuse_of_others};
+use crate::libraries::{
+    BUILT, INSTALL, build_folders, listed, near_folders, quoted, refuse_of_others,
+};
 use crate::stdout::{excerpt, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 pub(super) use trial::installed;
 
-/// The names that NCCL and RCCL look for.
+/// Names under which NCCL and RCCL look for the plugin.
 const FOR_NCCL: &str = "libnccl-net-polyrail.so";
 const FOR_RCCL: &str = "librccl-net-polyrail.so";
 
-/// GPUs of a machine whose buffers fit into its last cache beside each other with messages of 512 KiB.
+/// Maximum number of GPUs whose buffers, with messages of 512 KiB, fit together into the last cache of a machine.
 const FEW_GPUS: usize = 2;
 
 /// Settings of NCCL that suit the plugin on a machine with this number of GPUs, and why. docs/nccl.md
@@ -127,7 +130,7 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Fault
     if let (true, Some(found)) = (is_found, &folder) {
         refuse_of_others(&found.join(FOR_NCCL))?;
     }
-    // A job may be started from elsewhere.
+    // A job may be started in another folder.
     let folder = folder.map(|folder| fs::canonicalize(&folder).unwrap_or(folder));
     let gpus = gpus.map_or_else(gpus_here, usize::from);
     if gpus == usize::MAX {
@@ -136,14 +139,39 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Fault
         );
     }
     if conf {
-        return print_conf(folder.as_deref(), gpus);
+        print_conf(folder.as_deref(), gpus)?;
+    } else {
+        print_exports(folder.as_deref(), gpus);
     }
-    print_exports(folder.as_deref(), gpus);
+    if folder.is_none() && !is_found_by_loader() {
+        let text = "no plugin is installed here: a job with NCCL_NET=Polyrail fails";
+        return Err(Fault::environment(text).with_help(format!("install it: {INSTALL}")));
+    }
     Ok(())
 }
 
-/// GPUs that the system's files show. If they show none, assumes many: people also prepare jobs on
-/// machines without GPUs.
+/// Makes `eval "$(polyrail nccl env)"` fail if this process does: shells ignore the exit code of a command in an
+/// argument.
+pub(crate) fn fail_eval(code: ExitCode) {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let is_for_shell = words.starts_with(&["nccl".into(), "env".into()])
+        && !words.iter().any(|word| word == "--conf")
+        && !io::stdout().is_terminal();
+    if is_for_shell && code != ExitCode::SUCCESS {
+        say!("false");
+    }
+}
+
+/// Whether the dynamic loader finds an installed plugin. A file in `LD_LIBRARY_PATH` is not loaded, as it may be another
+/// user's; the loader's other folders are root's.
+fn is_found_by_loader() -> bool {
+    let paths = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(FOR_NCCL).exists())
+        || !matches!(Library::open(FOR_NCCL), Err(LoadError::Missing { .. }))
+}
+
+/// Number of GPUs that the system's files show. If they show none, assumes many: users also prepare jobs on machines
+/// without GPUs.
 fn gpus_here() -> usize {
     let seen = Topology::read(&Sysroot::live()).map_or(0, |topology| topology.gpus.len());
     if seen > 0 { seen } else { usize::MAX }
@@ -161,8 +189,8 @@ fn print_exports(folder: Option<&Path>, gpus: usize) {
     }
 }
 
-/// The form of `setEnvFile` (`src/misc/param.cc` of NCCL 2.18 to 2.30): a line is a comment if it
-/// begins with #, and all behind the first = is the value, of which 1023 bytes count.
+/// Prints the form that `setEnvFile` reads (`src/misc/param.cc` of NCCL 2.18 to 2.30). A line that begins with # is a
+/// comment. Everything after the first = is the value, of which 1023 bytes count.
 fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Fault> {
     let library = folder.map_or("polyrail".into(), |folder| folder.join(FOR_NCCL));
     let Some(library) = library.to_str().filter(|path| !path.contains('\n') && path.len() < 1024)
@@ -223,8 +251,8 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses a file in which NCCL would find no plugin. It is not loaded: that runs its code, and needs what it is linked
-/// to, which may be on other machines only.
+/// Refuses a file in which NCCL would find no plugin. Does not load it: that would run its code, and need its
+/// libraries, which may be on other machines only.
 fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Fault> {
     let shown = || excerpt(&from.to_string_lossy());
     let bytes = fs::read(from).map_err(|error| {
@@ -240,5 +268,5 @@ fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Fault> {
     })
 }
 
-/// How the names begin of what a net plugin exports.
+/// Beginning of the names that a net plugin exports.
 const TABLE: &[u8] = b"ncclNetPlugin_v";

@@ -24,10 +24,10 @@ pub(crate) use agent::installed;
 use backend::Backend;
 use environment::Nixl;
 
-/// What an agent looks for when it is asked for the backend POLYRAIL.
+/// File that an agent loads for the backend POLYRAIL.
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
 
-/// Where there is a file that can be installed.
+/// Sources of a file that can be installed.
 const GOOD: &str =
     "`polyrail nixl install` takes it from Polyrail's package, or from `make -C integrations/nixl`";
 
@@ -105,7 +105,7 @@ fn nixl(environment: &Environment) -> Result<Nixl, Fault> {
 
 fn unread(path: &Path, error: &std::io::Error) -> Fault {
     let allowed = match error.kind() {
-        // A file that another user may have laid: the error says itself what is allowed.
+        // Another user may have put the file there. The error says itself what is allowed.
         ErrorKind::InvalidData => "",
         _ => "; allowed: what this user may read",
     };
@@ -113,12 +113,12 @@ fn unread(path: &Path, error: &std::io::Error) -> Fault {
     Fault::new(exit::of_io(error), text).with_help("run it as a user who can")
 }
 
-/// The kind of a file. `None`: the file does not exist.
+/// Examines a file. `None`: the file does not exist.
 fn backend(file: &Path) -> Result<Option<Backend>, Fault> {
     Backend::of(file).map_err(|error| unread(file, &error))
 }
 
-/// How to replace a file that can't be the backend by a good one.
+/// Help for replacing a file that can't be the backend by a good one.
 fn replace(installed: &Path) -> String {
     format!("remove it (rm {}), and then install a good one: {GOOD}", quoted(installed))
 }
@@ -149,7 +149,7 @@ fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<
     Ok(())
 }
 
-/// The file to install.
+/// Finds the file to install.
 fn built(from: Option<PathBuf>) -> Result<PathBuf, Fault> {
     let help = "build it with `make -C integrations/nixl`, and name it with --from";
     let file = match from {
@@ -158,7 +158,7 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Fault> {
             let of_build = build_folders()
                 .into_iter()
                 .filter_map(|release| Some(release.parent()?.join("nixl")));
-            // Packages have it there: no program but NIXL's agents opens it.
+            // Packages have a separate folder for it, as only NIXL's agents open it.
             let of_packages = near_folders().into_iter().filter(|folder| folder.ends_with("lib"));
             let of_packages = of_packages.map(|folder| folder.join("polyrail"));
             let folders: Vec<PathBuf> =

@@ -1,4 +1,4 @@
-//! `polyrail peers`: who is in a group.
+//! `polyrail peers`: shows the members of a group.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ use crate::signals;
 use crate::stdout::{complain, fitted, print, refuse, say_to_reader, start_log, tell};
 use crate::values::{Refusal, number_within, time};
 
-/// The version of the JSON; raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
-/// How often to see whether the user wants to end: no event comes of that.
+/// Interval between checks whether the user wants to end, which causes no event.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of the subcommand.
@@ -67,7 +67,7 @@ Examples:
 
 docs/rendezvous.md (in packages: /usr/share/doc/polyrail/docs) describes every rendezvous.";
 
-/// A membership, or a look from outside.
+/// A membership, or a view from outside.
 enum View {
     Member(Group),
     Outside(Watcher),
@@ -87,10 +87,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let (stopped, is_entering) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
     for signal in signals::ending() {
-        // To enter may take a lease, and nothing ends that early.
+        // Joining may block for as long as a lease, and can't be stopped. Until it is done, a signal ends the process
+        // at once.
         let code = i32::from(exit::INTERRUPTED);
         let _ = flag::register_conditional_shutdown(signal, code, Arc::clone(&is_entering));
-        // Without it a signal ends the process at once, and others hear of it later.
+        // If this fails, a signal ends the process at once, and the other members notice it later.
         let _ = flag::register(signal, Arc::clone(&stopped));
     }
     let begin = Instant::now();
@@ -183,7 +184,7 @@ impl View {
         }
     }
 
-    /// How many members the launcher has started.
+    /// Number of members that the launcher has started.
     fn expected(&self) -> Option<usize> {
         match self {
             Self::Member(group) => group.expected(),
@@ -191,7 +192,7 @@ impl View {
         }
     }
 
-    /// Whether this process is a member, as a count.
+    /// 1 if this process is a member, else 0.
     fn own(&self) -> usize {
         usize::from(matches!(self, Self::Member(_)))
     }
@@ -243,7 +244,7 @@ fn shown(args: &Args, config: &Config, members: &[Member]) -> String {
     }
     if members.is_empty() {
         let who = if args.name.is_some() { "nobody else" } else { "nobody" };
-        // A name that is wrong, or a disk that is not mounted, looks like this.
+        // A wrong name, or a disk that is not mounted, looks like this.
         let folder = config.rendezvous.strip_prefix("dir://");
         let folder = folder.and_then(|place| place.split('?').next());
         let why = folder.filter(|it| !Path::new(it).exists()).map_or_else(String::new, |folder| {
@@ -267,7 +268,7 @@ fn shown(args: &Args, config: &Config, members: &[Member]) -> String {
     fitted(&table)
 }
 
-/// Without its metadata, which would let the reader in.
+/// A member as JSON, without its metadata, which would let the reader in.
 fn document(member: &Member) -> Value {
     let card = member.card();
     json!({

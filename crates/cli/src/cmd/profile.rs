@@ -36,7 +36,7 @@ fn execute(args: &Args) -> Result<(String, u8), Fault> {
     }
     args.refuse_unused()?;
     let interrupt = Interrupt::install(AtOnce::FirstWhileNothingIsDone(UNCHANGED))?;
-    // Finding devices and warming them takes long; who can't have the folder learns it before.
+    // Finding and warming devices takes long, so claim the folder first.
     let claim = args.resume.as_ref().map(Folder::claim).transpose()?;
     let choice = Choice::make(args)?;
     if args.plan {

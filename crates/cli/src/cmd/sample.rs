@@ -1,4 +1,4 @@
-//! `polyrail sample`: what CPUs, interrupts, NICs, flows and threads do, second by second.
+//! `polyrail sample`: records what CPUs, interrupts, NICs, flows and threads do, second by second.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -94,7 +94,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     };
     let stopped = signals::caught().map_err(|source| SampleError::Thread { source })?;
     let mut left = args.time.map(|time| time.as_nanos().div_ceil(args.interval.as_nanos().max(1)));
-    // Of what goes to standard output each line is seen as it comes.
+    // Without a file, the lines on standard output show the progress.
     let progress = args.out.as_ref().map(|_| Progress::waiting("sampling"));
     if let (Some(progress), Some(time)) = (&progress, args.time) {
         progress.plan_time(time);
@@ -111,7 +111,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     if let (Err(_), Some((path, file))) = (&end, &file)
         && file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
     {
-        // An empty file would be in the way of the next try.
+        // An empty file would block the next try.
         let _ = remove_opened(path, file);
     }
     let end = end?;
@@ -128,7 +128,7 @@ fn create(path: &Path) -> Result<std::fs::File, SampleError> {
     let failed = |source| SampleError::Write { path: path.into(), source };
     match open_to_write(path, Opening::New, 0o666) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // Pipes and terminals are there, too, and lose nothing.
+            // Pipes and terminals exist already, too, and lose nothing.
             match path.metadata().map_err(failed)?.is_file() {
                 true => Err(SampleError::Exists { path: path.into() }),
                 false => open_to_write(path, Opening::Write, 0o666).map_err(failed),
@@ -138,7 +138,7 @@ fn create(path: &Path) -> Result<std::fs::File, SampleError> {
     }
 }
 
-/// Sleeps, and says whether nobody asked for the end meanwhile.
+/// Sleeps. Returns `false` if a signal asks for the end meanwhile.
 fn sleep(time: Duration, stopped: &AtomicBool) -> bool {
     let until = Instant::now() + time;
     loop {
@@ -154,5 +154,5 @@ fn sleep(time: Duration, stopped: &AtomicBool) -> bool {
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How long Ctrl-C may take.
+/// Maximum time until Ctrl-C takes effect.
 const LOOK: Duration = Duration::from_millis(100);

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let created = open_to_write(path, Opening::New, 0o600);
     let written = match &created {
         Ok(file) => writeln!(&mut &*file, "{secret}").inspect_err(|_| {
-            // Part of a secret would be in the way of the next try.
+            // A partial secret would block the next try.
             let _ = remove_opened(path, file);
         }),
         Err(_) => Ok(()),

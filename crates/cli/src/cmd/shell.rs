@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
-use polyrail_report::exit;
+use polyrail_report::{counted, exit};
 use polyrail_sys::files::make_folders;
 
 use crate::files;
-use crate::stdout::{print, refuse_place, tell};
+use crate::stdout::{print, refuse_place};
 use crate::unwritten::Unwritten;
 use crate::values::folder_to_write;
 
@@ -57,8 +57,8 @@ Examples:
   polyrail shell man ~/.local/share/man/man1    then: man -l ~/.local/share/man/man1/polyrail-bench.1
   polyrail shell man --markdown > docs/commands.md";
 
-/// Joins the words that bash splits at `=`. Bash completes only the text behind the last `=` of `NAME=VALUE`, but
-/// clap's function takes and returns whole words. A word that needs a value gets no space behind it.
+/// Joins the words that bash splits at `=`. Bash completes only the text after the last `=` of `NAME=VALUE`, but clap's
+/// function takes and returns whole words. A word that needs a value gets no space after it.
 const WHOLE_WORDS: &str = r#"
 _polyrail_whole_words() {
     local words=() at=0 i word glue=
@@ -112,7 +112,7 @@ fn completions(shell: Shell, mut program: clap::Command) -> ExitCode {
     print(&String::from_utf8_lossy(&script), exit::OK)
 }
 
-/// Completes the name of each command, with those of the commands above.
+/// Prefixes the name of each command with those of the commands above.
 fn built(mut program: clap::Command) -> clap::Command {
     program.build();
     program
@@ -120,33 +120,30 @@ fn built(mut program: clap::Command) -> clap::Command {
 
 fn pages(program: clap::Command, folder: &Path) -> ExitCode {
     let program = built(program);
-    let mut written = Vec::new();
+    let mut written = 0;
     let done =
         make_folders(folder, 0o777).and_then(|()| write_pages(&program, folder, &mut written));
     match done {
         Ok(()) => {
-            let lines = written.iter().map(|path| format!("{}\n", path.display()));
-            let code = print(&lines.collect::<String>(), exit::OK);
             // `man polyrail-bench` finds only pages in its search path.
-            tell!("to read one: man -l {}", folder.join("polyrail-bench.1").display());
-            code
+            let (pages, page) = (counted(written as u64, "page"), folder.join("polyrail-bench.1"));
+            let folder = folder.display();
+            print(
+                &format!("wrote {pages} to {folder}; to read one: man -l {}\n", page.display()),
+                exit::OK,
+            )
         }
         Err(error) => refuse_place(&Unwritten::at(folder)(error)),
     }
 }
 
-/// Writes the page of a command, and of all visible commands below it.
-fn write_pages(
-    command: &clap::Command,
-    folder: &Path,
-    written: &mut Vec<PathBuf>,
-) -> io::Result<()> {
+/// Writes the page of a command, and of all visible commands below it, and counts them.
+fn write_pages(command: &clap::Command, folder: &Path, written: &mut usize) -> io::Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let mut page = Vec::new();
     Man::new(command.clone()).render(&mut page)?;
-    let path = folder.join(format!("{name}.1"));
-    files::replace(&path, page)?;
-    written.push(path);
+    files::replace(&folder.join(format!("{name}.1")), page)?;
+    *written += 1;
     // clap adds a command `help`, except below a command that defines one.
     let has_help = command.is_disable_help_subcommand_set();
     let is_ours = |below: &&clap::Command| has_help || below.get_name() != "help";

@@ -1,16 +1,18 @@
-//! Studies measure cells in blocks and judge the figures: `experiment run`, `sweep` and `autotune`, and `nccl tune`.
+//! Studies measure cells in blocks and judge the results: `experiment run`, `sweep` and `autotune`, and `nccl tune`.
 //!
-//! The crate `experiment` plans and judges; here the cells are measured. Each command adds its options, the choice of
-//! cells and its report.
+//! The crate `experiment` plans and judges; these modules measure the cells. Each command adds its options, the choice
+//! of cells and its report.
 //!
-//! * [`cell`] runs the command of one cell, and reads its figure and settings.
+//! * [`cell`] runs the command of one cell, and reads its result and settings.
 //! * [`blocks`] measures block after block, until the effects are known or the time is up.
-//! * [`journal`] keeps what was measured, line by line, so that a run can go on.
+//! * [`journal`] keeps measurements, line by line, so that a run can go on.
+//! * [`outlook`] estimates before the first cell how long a study takes.
 //! * [`report`] is the common part of the reports of sweep, autotune and nccl tune.
 
 pub(super) mod blocks;
 pub(super) mod cell;
 pub(super) mod journal;
+pub(super) mod outlook;
 pub(super) mod report;
 
 use std::io::{self, ErrorKind};
@@ -25,11 +27,11 @@ use crate::fault::Fault;
 use crate::values::Over;
 
 pub(super) const SEED: u64 = 42;
-/// The part of a budget for the search. The confirmation has the rest.
+/// Share of a budget for the search. The confirmation has the rest.
 pub(super) const FIRST_SHARE: f64 = 0.6;
-/// Blocks of the confirmation, at most.
+/// Maximum number of blocks of the confirmation.
 pub(super) const AGAIN_MAX: usize = 32;
-/// A smaller difference is not worth a setting.
+/// A smaller relative difference is not worth a setting.
 pub(super) const PRECISION: f64 = 0.01;
 
 /// The fault of a file that can't be read.
@@ -68,7 +70,7 @@ pub(super) fn fault_of_over(fault: &str, help: &str) -> Fault {
     Fault::new(exit::USAGE, format!("--over: {fault}")).with_help(help)
 }
 
-/// Makes a factor of each `--over`. `noun` names what may be there once.
+/// Makes a factor of each `--over`. `noun` names the thing that may be given once.
 pub(super) fn factors(
     over: &[Over],
     noun: &str,

@@ -1,7 +1,8 @@
-//! `polyrail top`: what the engines of this machine do, second by second.
+//! `polyrail top`: shows what the engines of this machine do, second by second.
 
 mod change;
 mod find;
+mod keys;
 mod look;
 mod show;
 mod unseen;
@@ -17,12 +18,13 @@ use polyrail_report::exit;
 
 use self::change::Watch;
 use self::find::{Finder, WITHOUT_PID};
+use self::keys::Keys;
 use self::look::Look;
 use self::show::Show;
-use self::unseen::none_seen;
+use self::unseen::{none_seen, waiting};
 use crate::fault::Fault;
 use crate::signals;
-use crate::stdout::tell;
+use crate::stdout::{redraw, tell};
 use crate::values::{number_within, time_within};
 
 /// Arguments of the subcommand.
@@ -38,7 +40,7 @@ pub(crate) struct Args {
         value_parser = time_within(SHORTEST, Duration::from_secs(3600), "200ms to 1h"))]
     interval: Duration,
 
-    /// End after so many intervals [default: at Ctrl-C].
+    /// End after so many intervals [default: at Ctrl-C, on a terminal also at q].
     #[arg(long, value_name = "N", value_parser = number_within(1, 1_000_000_000))]
     count: Option<u64>,
 
@@ -49,15 +51,15 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  polyrail top                                   all engines of this machine, while they run
+  polyrail top                                   all engines of this machine, while they run; q ends
   polyrail top 4711 --count 10 > rates.txt       one line for each rail and second
   polyrail top --json | jq '.processes[].engines[].rails[] | {name, sent_gb_per_s}'
 
 docs/top.md (in packages: /usr/share/doc/polyrail/docs) describes the columns and the events.";
 
-/// Below, an engine would answer with the text of the look before.
+/// After a shorter interval, an engine would answer with the text of the look before.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// How long Ctrl-C may take.
+/// Maximum time until Ctrl-C takes effect.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -74,21 +76,33 @@ fn execute(args: &Args) -> Result<(), Fault> {
     })?;
     let pid = args.pid.and_then(|pid| u32::try_from(pid).ok());
     let mut finder = Finder::new(pid)?;
-    let first = finder.look();
-    if first.engines() == 0 {
-        return Err(nothing(pid, &first));
-    }
     let mut show = match args.json {
         true => Show::Json,
         false if io::stdout().is_terminal() => Show::Screen { events: VecDeque::new() },
         false => Show::Lines,
     };
+    let is_screen = matches!(show, Show::Screen { .. });
+    let keys = if is_screen { Keys::begin(&stopped) } else { None };
+    let goes_on = |until| wait(until, &stopped, keys.as_ref());
+    let mut first = finder.look();
+    let waits = is_screen && pid.is_none() && args.count.is_none();
+    while first.engines() == 0 {
+        if !waits {
+            return Err(nothing(pid, &first));
+        }
+        if redraw(&[show::HEAD.into(), waiting(&first.unseen)]).is_err()
+            || !goes_on(first.at + args.interval)
+        {
+            return Ok(());
+        }
+        first = finder.look();
+    }
     let mut next = first.at + args.interval;
     let mut watch = Watch::begin(first);
     let mut left = args.count;
-    while left != Some(0) && wait(next, &stopped) {
+    while left != Some(0) && goes_on(next) {
         let look = finder.look();
-        // Whoever was stopped for a while does not catch up.
+        // Skips the intervals in which this process was stopped.
         next = (next + args.interval).max(look.at);
         let interval = watch.next(look);
         if show.interval(&interval).is_err() {
@@ -121,9 +135,9 @@ fn nothing(pid: Option<u32>, look: &Look) -> Fault {
     }
 }
 
-/// Sleeps, and says whether nobody asked for the end meanwhile.
-fn wait(until: Instant, stopped: &AtomicBool) -> bool {
-    while !stopped.load(Ordering::Relaxed) {
+/// Sleeps. Returns `false` if the user asks for the end meanwhile.
+fn wait(until: Instant, stopped: &AtomicBool, keys: Option<&Keys>) -> bool {
+    while !stopped.load(Ordering::Relaxed) && !keys.is_some_and(Keys::is_q_pressed) {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return true;

@@ -1,4 +1,4 @@
-//! What is built without the feature `all-commands`: `bench`, and nothing that only other commands need.
+//! The commands of a build without the feature `all-commands`: only `bench`, without code for other commands.
 
 use std::process::ExitCode;
 

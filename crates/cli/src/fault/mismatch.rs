@@ -12,7 +12,7 @@ use crate::stdout::one_line;
 /// The first wrong byte of a destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mismatch {
-    /// Whose destination.
+    /// Host of the destination.
     pub(crate) host: String,
     pub(crate) size: u64,
     /// Offset in the destination region, in bytes.
@@ -33,7 +33,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Characters of the host's name, which another host may have sent.
+/// Maximum number of characters of the host's name, which another host may have sent.
 const HOST_MAX: usize = 100;
 
 impl From<Mismatch> for Fault {

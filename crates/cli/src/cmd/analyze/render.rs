@@ -1,4 +1,4 @@
-//! An analysis as text for a terminal: what matters, and where the rest is.
+//! An analysis as text for a terminal: the main findings, and where to find the rest.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use polyrail_report::{Align, Table, show_gb_per_s, show_micros, show_size};
 
 use crate::stdout::{fitted, wrapped_sentences};
 
-/// The analysis without its single configurations, which `--json` and `--html` have.
+/// Text of the analysis, without the single configurations, which only `--json` and `--html` have.
 pub(super) fn text(analysis: &Analysis) -> String {
     let mut text = format!(
         "{}: {}, {} endpoints, {} configurations, {} of {} samples\n",
@@ -122,7 +122,7 @@ fn links(analysis: &Analysis) -> Table {
     table
 }
 
-/// Why some links have no model, or none of one line, and the pieces of those that have several.
+/// Adds why some links have no model or no model of one line, and the pieces of models that have several.
 fn refused(analysis: &Analysis, text: &mut String) {
     let link_name =
         |link: &Link| format!("{} over {}", name(analysis, link.src, link.dst), link.path);
@@ -168,14 +168,14 @@ fn refused(analysis: &Analysis, text: &mut String) {
     more(pieces.len(), text);
 }
 
-/// Says that a list goes on.
+/// Adds the number of rows left out.
 fn more(count: usize, text: &mut String) {
     if count > ROWS {
         let _ = writeln!(text, "and {} more, which --json and --html have", count - ROWS);
     }
 }
 
-/// How much longer some transfers take than others, and how often.
+/// Adds how much longer some transfers take than others, and how often.
 fn states(analysis: &Analysis, text: &mut String) {
     let share = |state: &State| format!("{:.0}%", state.share_percent);
     for one in &analysis.states {
@@ -330,10 +330,10 @@ fn judged(judgement: &Judgement, analysis: &Analysis, text: &mut String) {
     let _ = write!(text, "{}", fitted(&table));
 }
 
-/// How many rows a list has that begins with the worst.
+/// Maximum rows of a list, which begins with the worst.
 const ROWS: usize = 10;
 
-/// A table whose first column is names, and the rest numbers.
+/// A table whose columns of names (the first, "path" and "metric") align left, and all others right.
 fn columns(headings: &[&str]) -> Table {
     headings.iter().enumerate().fold(Table::default(), |table, (place, heading)| {
         let is_name = place == 0 || *heading == "path" || *heading == "metric";

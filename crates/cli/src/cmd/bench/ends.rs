@@ -1,10 +1,11 @@
-//! The two ends of a run: one measures, the other serves; and how they are brought up.
+//! The two ends of a run, one of which measures while the other serves, and their start.
 
 mod about;
 mod client;
+mod events;
+mod fit;
 mod idle;
 mod inlab;
-mod intervals;
 mod line;
 mod listen;
 mod measure;
@@ -13,6 +14,7 @@ mod protection;
 mod result;
 mod serve;
 mod spawn;
+mod sums;
 mod why;
 mod yardsticks;
 

@@ -1,4 +1,4 @@
-//! Errors that several modules of the bench meet.
+//! Errors that several modules of the bench raise.
 
 use std::io;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use polyrail_report::{exit, show_memory};
 use crate::fault::{Cause, Fault};
 use crate::host::Available;
 
-/// The peer's engine is gone.
+/// Returns the error for a lost peer.
 pub(crate) fn gone(peer: &str, why: LostReason) -> Fault {
     let text = format!("the engine at the other end, {peer}, is gone: {why}");
     let fault = Fault::new(exit::PEER, text).with_help(help_of_lost(&why));
     Fault { cause: Cause::Gone(Box::new(why)), ..fault }
 }
 
-/// This host, or a control group, has less memory than that.
+/// Returns the error for a host, or a control group, with less memory than needed.
 pub(crate) fn memory(needed_bytes: u64, available: Available) -> Fault {
     let needed = show_memory(needed_bytes);
     Fault::environment(format!("this bench needs {needed} of memory; allowed: {available}"))
@@ -35,7 +35,7 @@ pub(crate) fn mapping(bytes: u64, source: io::Error) -> Fault {
     }
 }
 
-/// A connection of plain sockets with the other end.
+/// Returns the error of a connection of plain sockets with the other end.
 pub(crate) fn sockets(step: &str, source: &io::Error) -> Fault {
     Fault::new(exit::PEER, format!("{step} failed: {source}")).with_help(
         "see that the other end still runs, and that a firewall lets TCP between the rails through",
@@ -126,8 +126,8 @@ fn help_of_lost(why: &LostReason) -> &'static str {
     }
 }
 
-/// Returns whether an engine's words describe connections that TCP made and that stayed without an answer. No firewall
-/// causes that.
+/// Returns whether an engine's message describes connections that TCP made and that got no answer. No firewall causes
+/// that.
 fn is_unanswered(words: &str) -> bool {
     words.contains("TCP connected and nothing answered")
 }

@@ -1,4 +1,4 @@
-//! The memory of one end: where it is, what is in it, and whether the right bytes arrived.
+//! Memory of one end: its place, its contents, and the verification of what arrived.
 
 mod buffers;
 mod store;

@@ -1,5 +1,6 @@
-//! What people and programs get to see.
+//! Output for people and programs.
 
+mod fit;
 mod path;
 mod remarks;
 mod render;
@@ -9,4 +10,4 @@ mod words;
 
 pub(crate) use self::path::{TCP, explanation, path_of};
 pub(crate) use self::remarks::remarks;
-pub(crate) use self::save::{Output, sample_file};
+pub(crate) use self::save::{Output, kept_state_folder, sample_file};

@@ -1,4 +1,4 @@
-//! What is measured in turn with the engine: the engine otherwise, or something else.
+//! Rivals that take turns with the engine: the engine used in another way, or another program.
 
 mod cuda;
 mod nccl;

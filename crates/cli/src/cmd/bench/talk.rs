@@ -1,5 +1,5 @@
-//! How the two ends talk: questions and answers as JSON, in notifications of the engine that is
-//! measured. No second connection is needed, and none can disturb the first.
+//! Messages between the two ends: questions and answers as JSON, in notifications of the measured engine. No second
+//! connection is needed, and none can disturb the first.
 
 mod bounds;
 mod hex;

@@ -1,4 +1,4 @@
-//! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
+//! Measuring end of one size on one pair of engines: set-up, warm-up, samples.
 
 mod arrivals;
 mod away;
@@ -14,7 +14,7 @@ mod quotas;
 mod watch;
 mod work;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail::PreparedTransfer;
 use polyrail_profiler::drive::Ran;
@@ -23,8 +23,9 @@ use polyrail_report::{Histogram, Sample, Spread};
 pub(crate) use self::down::rails_down;
 pub(crate) use self::observe::{Poster, Snapshot};
 pub(crate) use self::part::Part;
+pub(crate) use self::quotas::Quotas;
 pub(crate) use self::watch::{Watch, attach};
-pub(crate) use self::work::{buffers_of, regions_of};
+pub(crate) use self::work::{needs_of, regions_of};
 use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::{Bank, Buffers, Store};
 use crate::cmd::bench::options::{Schedule, Verify};
@@ -34,7 +35,7 @@ use crate::cmd::bench::talk::{
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
-/// A size that is set up at both ends.
+/// Size that is set up at both ends.
 pub(crate) struct Trial<'l> {
     link: &'l Link<'l>,
     set_up: SetUp,
@@ -44,16 +45,16 @@ pub(crate) struct Trial<'l> {
     watch: Option<&'l Watch>,
 }
 
-/// A measured interval with everything that was seen of it.
+/// Measured interval with everything that was observed during it.
 pub(crate) struct Taken {
     pub(crate) sample: Sample,
     pub(crate) times: Histogram,
-    /// By rail, as the sending side counts it; of both directions the sum.
+    /// Counters by rail, from the sending end. With two directions, the sums of both ends.
     pub(crate) rails: Vec<RailDelta>,
     pub(crate) local_load: Load,
     pub(crate) peer_load: Load,
     pub(crate) verified_bytes: u64,
-    /// Of both ends, if both count them.
+    /// Sum of both ends, if both count them.
     pub(crate) rescues: Option<u64>,
 }
 
@@ -80,50 +81,72 @@ impl<'l> Trial<'l> {
             sample: watch.is_some(),
             regions: Regions::default(),
         };
-        let buffers = buffers_of(&set_up, link.engine, bank, End::Client)?;
+        let needs = needs_of(&set_up, End::Client);
+        let mut buffers = Buffers::registered(link.engine, bank, set_up.layout, needs)?;
         set_up.regions = regions_of(&buffers);
+        // Both ends fill their memory at the same time.
         let ask = Ask::SetUp(set_up.clone());
-        let theirs = match link.ask(&ask)? {
-            Answer::Ready(regions) => regions,
-            other => return Err(unexpected(&ask, &other)),
-        };
+        link.begin(&ask)?;
+        let filled = buffers.renew(needs);
+        let theirs = regions_from(&ask, link.answer_to(&ask)?)?;
+        filled?;
         let part = Part::new(link, &buffers, &set_up, &theirs, End::Client)?;
         Ok(Self { link, set_up, buffers, part, interrupt, watch })
     }
 
-    /// What is sent from here.
+    /// Changes the number of outstanding transfers, in the same memory.
+    pub(crate) fn set_depth(&mut self, depth: u64) -> Result<(), Fault> {
+        self.set_up.depth = depth;
+        let ask = Ask::SetUp(self.set_up.clone());
+        let theirs = regions_from(&ask, self.link.ask(&ask)?)?;
+        self.part = Part::new(self.link, &self.buffers, &self.set_up, &theirs, End::Client)?;
+        Ok(())
+    }
+
+    /// Returns the memory that this end sends from.
     pub(crate) fn source(&self) -> Option<&Store> {
         self.buffers.source.as_ref()
     }
 
-    /// One of the requests that this end posts.
+    /// Returns one of the requests that this end posts.
     pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
         self.part.example()
     }
 
-    /// Runs unmeasured for `time` and says how many transfers take `aim` then.
+    /// Runs unmeasured for `time` after the first transfer, and returns the number of transfers that take `aim`.
     pub(crate) fn warm_up(&self, time: Duration, aim: Duration) -> Result<u64, Fault> {
         let least = self.set_up.depth.max(1);
         let mut transfers = least * 2;
-        let mut left = time.as_secs_f64();
-        let mut rates = Vec::new();
+        let (begin, mut rates) = (Instant::now(), Vec::new());
         loop {
             let (ran, _) = self.run(transfers)?;
-            left -= ran.seconds;
+            let left = time.as_secs_f64() - begin.elapsed().as_secs_f64();
             let rate = transfers as f64 / ran.seconds.max(1e-9);
             rates.push(rate);
             if left <= 0.0 {
-                // One hiccup must make the samples neither short nor long.
+                // A single hiccup must not change the length of the samples.
                 let rate = Spread::of(rates).map_or(rate, |spread| spread.median);
                 return Ok(((rate * aim.as_secs_f64()) as u64).max(least));
             }
-            // Twice as many, but no more than the time that is left.
+            // Twice as many transfers, but no more than fit into the remaining time.
             let fitting = (rate * left * 1.1) as u64;
             transfers = (transfers * 2).min(fitting.max(1));
         }
     }
 
-    /// Poisons the destinations, moves the data, and compares.
+    /// Returns the rate of some transfers, without verifying them.
+    pub(crate) fn gb_per_s(&self, transfers: u64) -> Result<f64, Fault> {
+        let (ran, counted) = self.run(transfers)?;
+        let bytes = transfers * self.ways() * self.set_up.layout.size;
+        Ok(bytes as f64 / 1e9 / self.seconds(&ran, &counted))
+    }
+
+    /// Returns the seconds of a run. With two directions, the longer one ends the sample.
+    fn seconds(&self, ran: &Ran, counted: &Counted) -> f64 {
+        if self.set_up.bidir { ran.seconds.max(counted.sample.seconds) } else { ran.seconds }
+    }
+
+    /// Poisons the destinations, moves the data, and verifies them.
     pub(crate) fn sample(
         &self,
         verify: Verify,
@@ -135,15 +158,13 @@ impl<'l> Trial<'l> {
         let started_unix_ms = crate::host::unix_ms();
         let before = Snapshot::begin(self.link.engine, self.watch);
         let (ran, counted) = self.run(transfers)?;
-        // After the other end has counted: by then this end's proxies have counted as well.
+        // After the other end has counted: by then this end's progress threads have counted, too.
         let poster = Poster::of(self.link.engine, &ran);
         let interval = before.until(&Snapshot::take(self.link.engine, self.watch), Some(poster));
         let verified_bytes = self.verify(verify, transfers, round)?;
 
         let ways = self.ways();
-        // Of two directions at once the longer one ends the sample.
-        let seconds =
-            if self.set_up.bidir { ran.seconds.max(counted.sample.seconds) } else { ran.seconds };
+        let seconds = self.seconds(&ran, &counted);
         let micros = |q| ran.times.quantile_ns(q).map(|ns| ns as f64 / 1e3);
         let is_sender = self.set_up.sends(End::Client);
         let sender = if is_sender { &interval.load } else { &counted.load };
@@ -167,7 +188,7 @@ impl<'l> Trial<'l> {
         };
         let (mut local_load, mut peer_load) = (interval.load, counted.load);
         self.link.note_silent(&local_load);
-        // Each end says to which rails of the other one it sends nothing.
+        // Each end reports the rails of the other one to which it sends nothing.
         add_new(&mut peer_load.down, &local_load.unsent);
         add_new(&mut local_load.down, &peer_load.unsent);
         let rescues = interval.rescues.zip(counted.rescues).map(|(here, there)| here + there);
@@ -175,18 +196,18 @@ impl<'l> Trial<'l> {
         Ok(Taken { sample, times, rails, local_load, peer_load, verified_bytes, rescues })
     }
 
-    /// Gives back the memory of both ends.
+    /// Frees the memory of both ends.
     pub(crate) fn tear_down(self) -> Result<(), Fault> {
         self.link.tell(&Ask::TearDown)
     }
 
-    /// Directions in use.
+    /// Returns the number of directions in use.
     pub(crate) fn ways(&self) -> u64 {
         let sends = [End::Client, End::Server].map(|end| u64::from(self.set_up.sends(end)));
         sends.iter().sum()
     }
 
-    /// Moves data, with both ends counting.
+    /// Moves data while both ends count.
     fn run(&self, transfers: u64) -> Result<(Ran, Counted), Fault> {
         self.interrupt.check()?;
         self.link.tell(&Ask::Begin { transfers })?;
@@ -201,7 +222,7 @@ impl<'l> Trial<'l> {
         };
         match ran {
             Some(ran) => Ok((ran, counted)),
-            // This end always posts something; `Work` sees to it.
+            // `Work` ensures that this end always posts something.
             None => Err(faults::protocol("begin", "nothing to post".into())),
         }
     }
@@ -217,7 +238,15 @@ impl<'l> Trial<'l> {
     }
 }
 
-/// Adds the rails that are not among them yet.
+/// Returns the regions of the other end.
+fn regions_from(ask: &Ask, answer: Answer) -> Result<Regions, Fault> {
+    match answer {
+        Answer::Ready(regions) => Ok(regions),
+        other => Err(unexpected(ask, &other)),
+    }
+}
+
+/// Adds the rails whose names are not in the list yet.
 pub(crate) fn add_new(down: &mut Vec<DownRail>, more: &[DownRail]) {
     for rail in more {
         if down.iter().all(|known| known.name != rail.name) {
@@ -226,7 +255,7 @@ pub(crate) fn add_new(down: &mut Vec<DownRail>, more: &[DownRail]) {
     }
 }
 
-/// Both ends' sides of the same rails, as far as both have them.
+/// Adds up both ends' counters of the same rails, for the rails that both ends have.
 fn sum(mut mine: Vec<RailDelta>, theirs: &[RailDelta]) -> Vec<RailDelta> {
     mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| mine.add(theirs));
     mine

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use polyrail_collective::{Element, Operation};
-use polyrail_report::{exit, parse_sizes};
+use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
 
 use crate::config_args::ConfigArgs;
@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::usage;
 use crate::values::{
-    Refusal, RunLab, file_or_stdout, library_name, number_within, run_lab, time_within,
+    self, Refusal, RunLab, file_or_stdout, library_name, number_within, run_lab, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -35,13 +35,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NODES:RATES", value_parser = run_lab, help_heading = WHERE)]
     pub(crate) lab: Option<RunLab>,
 
-    /// The plugin: a library, as in NCCL_NET_PLUGIN, or `sockets`.
+    /// The plugin: a library, as in NCCL_NET_PLUGIN, or `sockets` [default: polyrail, or `sockets` if
+    /// that is not installed].
     ///
     /// `sockets` is the baseline that is built in, which works like NCCL's own transport, and `4x4` the
     /// same with 4 threads of 4 sockets.
-    #[arg(long, value_name = "PLUGIN", default_value = "polyrail", value_parser = contestant,
-        help_heading = OVER)]
-    pub(crate) plugin: Contestant,
+    #[arg(long, value_name = "PLUGIN", value_parser = contestant, help_heading = OVER)]
+    pub(crate) plugin: Option<Contestant>,
 
     /// Run the same over another plugin in turn, and print the ratio.
     ///
@@ -104,13 +104,13 @@ pub(crate) struct Args {
     pub(crate) worker: bool,
 }
 
-/// What the ranks talk over.
+/// Transport between the ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Contestant {
-    /// By a file, or by the value of NCCL_NET_PLUGIN.
+    /// A plugin, by its file or its value of NCCL_NET_PLUGIN.
     Plugin(String),
-    /// The baseline; 0 threads leave it to the rank's own thread.
+    /// The baseline. With 0 threads, the rank's own thread moves the data.
     Sockets { threads: u32, sockets: u32 },
 }
 
@@ -147,7 +147,7 @@ const WHAT: &str = "What";
 const HOW: &str = "How";
 const RANKS_MAX: u64 = 64;
 const CHANNELS_MAX: u64 = 32;
-/// The baseline takes no longer messages, and old plugins count in 32 bits.
+/// The baseline takes messages up to this length; old plugins count in 32 bits.
 const BYTES_MAX: u64 = 1 << 30;
 
 impl Args {
@@ -165,7 +165,7 @@ impl Args {
         self.check == Switch::On
     }
 
-    /// The sizes to measure, as they are given.
+    /// Sizes to measure, in the order given.
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, Fault> {
         let (element, name) = (self.element.bytes() as u64, self.element.name());
         if let Some(size) = self.sizes.0.iter().find(|size| *size % element != 0) {
@@ -183,6 +183,9 @@ fn wrong(option: &str, value: u64, reason: String, allowed: String) -> Fault {
 }
 
 impl Contestant {
+    /// The built-in baseline, without extra threads.
+    pub(crate) const SOCKETS: Self = Self::Sockets { threads: 0, sockets: 0 };
+
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Plugin(name) => name.clone(),
@@ -192,10 +195,10 @@ impl Contestant {
     }
 }
 
-/// Checks these words for `polyrail collective`, and runs nothing. Returns the number of sizes to measure.
+/// Checks these arguments of `polyrail collective` without running it. Returns the number of sizes to measure.
 ///
 /// # Errors
-/// The message that the command would end with, and its remedy in a line of its own.
+/// The error message of the command, and its fix on a separate line.
 pub(crate) fn check_options(words: &[String]) -> Result<usize, String> {
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
     match usage::read::<Line>(&words) {
@@ -208,7 +211,7 @@ pub(crate) fn check_options(words: &[String]) -> Result<usize, String> {
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
     let allowed = "1 to 1GiB";
-    let sizes = parse_sizes(text).map_err(|error| match Refusal::from(error) {
+    let sizes = values::sizes(text).map_err(|error| match error {
         // The range of one size is smaller here. Other errors are about the list.
         refusal if refusal.to_string().contains("allowed: 1 to 1024GiB") => refusal.within(allowed),
         refusal => refusal,
@@ -237,7 +240,7 @@ fn elements() -> impl TypedValueParser<Value = Element> {
 
 fn contestant(text: &str) -> Result<Contestant, Refusal> {
     if text == "sockets" {
-        return Ok(Contestant::Sockets { threads: 0, sockets: 0 });
+        return Ok(Contestant::SOCKETS);
     }
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|one| one.is_ascii_digit());
     match text.split_once('x') {
@@ -284,7 +287,7 @@ mod tests {
             assert!(fault(wrong).ends_with("; allowed: 1 to 1GiB"), "{wrong}: {}", fault(wrong));
         }
         for wrong in ["8..4".to_owned(), vec!["8"; 300].join(",")] {
-            let own = Refusal::from(parse_sizes(&wrong).unwrap_err()).to_string();
+            let own = values::sizes(&wrong).unwrap_err().to_string();
             assert_eq!(fault(&wrong), own, "{wrong}");
         }
     }
@@ -300,7 +303,7 @@ mod tests {
             assert!(of(wrong).is_err(), "{wrong}");
         }
         let args = args("all_reduce --compare");
-        assert_eq!(args.compare, Some(Contestant::Sockets { threads: 0, sockets: 0 }));
+        assert_eq!(args.compare, Some(Contestant::SOCKETS));
         assert_eq!((args.ranks(), args.channels()), (2, 4));
     }
 }

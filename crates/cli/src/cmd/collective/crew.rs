@@ -20,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::lines::LINE_MAX;
 use crate::stdout::one_line;
 
-/// Ranks that are connected. They end when this is dropped.
+/// The ranks over one plugin. Dropping this ends them.
 pub(crate) struct Crew<'r> {
     pub(crate) over: Contestant,
     pub(crate) about: About,
@@ -30,14 +30,14 @@ pub(crate) struct Crew<'r> {
     interrupt: &'r Interrupt,
 }
 
-/// A rank answers later than the time that it has for an order only if it can't run.
+/// Extra time to answer, beyond the timeout of an order. A rank takes longer only if it can't run.
 const GRACE: Duration = Duration::from_secs(10);
 const NOTES: &str = "the notes above have what the plugin said; give --timeout if it only was slow";
-/// What is kept of the warnings of a plugin.
+/// Maximum number of plugin warnings to keep.
 const WARNINGS_MAX: usize = 10;
 
 impl<'r> Crew<'r> {
-    /// Starts them; they have to [`meet`](Self::meet) before anything else.
+    /// Starts the ranks. Call [`meet`](Self::meet) before anything else.
     pub(crate) fn start(
         args: &Args,
         spec: Spec,
@@ -57,7 +57,7 @@ impl<'r> Crew<'r> {
         Ok(Self { over, about, ranks, warnings, timeout: args.timeout, interrupt })
     }
 
-    /// The ranks load the plugin, and connect.
+    /// Makes the ranks load the plugin and connect.
     pub(crate) fn meet(&mut self, spec: Spec) -> Result<(), Fault> {
         let timeout_ms = self.timeout.as_millis() as u64;
         let task = |over: &Contestant, rank| {
@@ -84,7 +84,7 @@ impl<'r> Crew<'r> {
         Ok(())
     }
 
-    /// The seconds of each rank.
+    /// Runs the operation. Returns the seconds of each rank.
     pub(crate) fn run(
         &mut self,
         shape: Shape,
@@ -98,7 +98,7 @@ impl<'r> Crew<'r> {
         })
     }
 
-    /// How many elements are wrong, of all ranks together.
+    /// Number of wrong elements, of all ranks together.
     pub(crate) fn check(&mut self, shape: Shape, seed: u64) -> Result<u64, Fault> {
         self.tell_all(&Order::Check { shape, seed })?;
         let wrong = self.collect(|reply| match reply {
@@ -108,7 +108,7 @@ impl<'r> Crew<'r> {
         Ok(wrong.into_iter().sum())
     }
 
-    /// What the plugin has warned of, each only once.
+    /// Warnings of the plugin, each only once.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let of = self.over.name();
         let said = self.warnings.text();
@@ -118,12 +118,12 @@ impl<'r> Crew<'r> {
         warnings
     }
 
-    /// Ends the ranks, and waits for their last words.
+    /// Ends the ranks, and waits for their last output.
     pub(crate) fn end(&mut self) {
         self.ranks.end();
     }
 
-    /// The longest that a rank may take to read an order, and to carry it out.
+    /// Maximum time for a rank to read an order and carry it out.
     fn patience(&self) -> Duration {
         self.timeout + GRACE
     }
@@ -142,7 +142,7 @@ impl<'r> Crew<'r> {
         })
     }
 
-    /// An answer of each rank, by its number.
+    /// Collects an answer from each rank, in the order of ranks.
     fn collect<T>(
         &mut self,
         mut take: impl FnMut(Reply) -> Result<T, Reply>,
@@ -164,8 +164,8 @@ impl<'r> Crew<'r> {
         })
     }
 
-    /// The error of a rank that failed, or that another one has ended, which is the cause then. Names the ranks
-    /// that have said nothing yet if this one waited for them.
+    /// Error of a rank that failed. If another rank ended and caused this, returns the error of that one. If the failed
+    /// rank was waiting, also names the ranks that have not answered yet.
     fn failed(
         &mut self,
         rank: usize,
@@ -192,7 +192,7 @@ impl<'r> Crew<'r> {
             .with_help("see whether it was stopped, or give --timeout")
     }
 
-    /// Its standard output has ended, so it has, too, or is about to.
+    /// Error of a rank whose standard output has ended: the process has exited, or is about to.
     fn ended(&mut self, rank: usize) -> Fault {
         let status = match self.ranks.0[rank].ended(NEWS) {
             Ok(Some(status)) => status.to_string(),

@@ -1,4 +1,4 @@
-//! Has the ranks run size after size, plugin after plugin.
+//! Runs size after size on the ranks, plugin after plugin.
 
 use std::time::Instant;
 
@@ -14,18 +14,22 @@ use super::report::{CollectiveReport, PluginReport, SizeReport};
 use crate::config_args::print_warnings;
 use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
-use crate::libraries;
+use crate::libraries::{self, INSTALL, VARIABLE, named};
 use crate::progress::Progress;
+use crate::stdout::tell;
 
-/// What all crews share.
+const PLUGIN: &str = "polyrail";
+
+/// Place, settings and interrupt, which all crews share.
 type Surroundings<'r> = (&'r Place, &'r Config, &'r Interrupt);
 
-/// Measures everything, and prints and writes what came of it.
+/// Measures everything, and prints and writes the results.
 pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     let sizes = args.sizes()?;
     let settings = args.config.resolve()?;
     print_warnings(&settings);
-    let mut contestants = vec![found("--plugin", &args.plugin)?];
+    let (plugin, note) = plugin(args)?;
+    let mut contestants = vec![plugin];
     if let Some(other) = &args.compare {
         contestants.push(found("--compare", other)?);
     }
@@ -33,6 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     let place = Place::find(args)?;
     let started = Instant::now();
     let mut report = CollectiveReport::new(args, &place);
+    report.head.notes.extend(note);
     let measured = measure(args, &sizes, contestants, (&place, &settings, &interrupt), &mut report);
     report.head.elapsed_s = started.elapsed().as_secs_f64();
     report.head.error = measured.as_ref().err().map(ToString::to_string);
@@ -40,7 +45,35 @@ pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     measured.and(shown).and(place.end())
 }
 
-/// The library that each rank will load; it is loaded here to see that it is one.
+/// Returns the plugin to measure: that of `--plugin`, else that of NCCL_NET_PLUGIN, else Polyrail's. Falls back to the
+/// baseline, with a note, if NCCL_NET_PLUGIN is `none` or no plugin is installed. `--compare` needs a plugin to
+/// compare, so it has no such fallback.
+fn plugin(args: &Args) -> Result<(Contestant, Option<String>), Fault> {
+    if let Some(given) = &args.plugin {
+        return Ok((found("--plugin", given)?, None));
+    }
+    let named = named();
+    let is_none = named.as_deref().is_some_and(|name| name.eq_ignore_ascii_case("none"));
+    let why = match &named {
+        _ if args.compare.is_some() => None,
+        Some(name) if is_none => Some(format!("{VARIABLE} is {name}")),
+        None if libraries::is_missing(PLUGIN) => Some("no plugin is installed".to_owned()),
+        _ => None,
+    };
+    if let Some(why) = why {
+        let install = if is_none { String::new() } else { format!("; install it: {INSTALL}") };
+        let note = format!("{why}, so this measures the built-in sockets{install}");
+        tell!("polyrail: {note}");
+        return Ok((Contestant::SOCKETS, Some(note)));
+    }
+    let plugin = match named.filter(|_| !is_none) {
+        Some(name) => found(VARIABLE, &Contestant::Plugin(name)),
+        None => found("--plugin", &Contestant::Plugin(PLUGIN.into())),
+    };
+    Ok((plugin?, None))
+}
+
+/// Returns the library that each rank will load, after loading it here as a check.
 fn found(option: &'static str, over: &Contestant) -> Result<Contestant, Fault> {
     let Contestant::Plugin(name) = over else { return Ok(over.clone()) };
     let library = libraries::find(name).map_err(|fault| {
@@ -79,7 +112,7 @@ fn measure(
     debug_assert!(measured.is_err() || progress.is_whole(), "the plan is not the work");
     progress.clear();
     if measured.is_err() {
-        // What the plugins have said is worth waiting for.
+        // Wait for the last output of the plugins: it may contain the cause.
         crews.iter_mut().for_each(Crew::end);
     }
     report.head.notes.extend(crews.iter().flat_map(Crew::warnings));
@@ -105,7 +138,7 @@ fn all_sizes(
 ) -> Result<(), Fault> {
     let shape = |size: &usize| spec.operation.shape(*size, spec.element, spec.ranks);
     let mut shapes: Vec<Shape> = sizes.iter().map(shape).collect();
-    // Several sizes may be rounded to one.
+    // Several sizes may be rounded to one shape.
     shapes.dedup();
     let bytes = |shape: &Shape| spec.operation.bytes(*shape, spec.element) as u64;
     let turns = turns(args, crews.len());
@@ -131,12 +164,12 @@ fn all_work(sizes: impl Iterator<Item = u64>, turns: &[Turn]) -> f64 {
     sizes.map(|bytes| work(bytes) * turns.len() as f64).sum()
 }
 
-/// The part of a run of so many bytes in the work: even the smallest takes some time.
+/// Share of a run of this many bytes in the progress. Even the smallest run takes some time.
 fn work(bytes: u64) -> f64 {
     (bytes + (1 << 20)) as f64
 }
 
-/// What the means of a run that ended early are of.
+/// Note on the sizes that the means of a run that ended early cover.
 fn partial(done: usize, all: usize) -> Option<String> {
     let note = || {
         format!("the run ended early: {done} of {all} sizes were measured, and means are of these")
@@ -144,7 +177,7 @@ fn partial(done: usize, all: usize) -> Option<String> {
     (done > 0).then(note)
 }
 
-/// For each crew the times of one operation, and how many elements are wrong.
+/// For each crew the times of one operation in microseconds, and the number of wrong elements if it was checked.
 type Found = Vec<(Vec<f64>, Option<u64>)>;
 
 /// A step of one size.
@@ -158,7 +191,7 @@ fn turns(args: &Args, crews: usize) -> Vec<Turn> {
     let mut turns = Vec::new();
     for round in 0..args.rounds {
         let mut order: Vec<usize> = (0..crews).collect();
-        // Neither is always the one that comes after the other.
+        // Alternate, so that neither crew always comes second.
         if round % 2 == 1 {
             order.reverse();
         }

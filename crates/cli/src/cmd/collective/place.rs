@@ -1,4 +1,4 @@
-//! Where the ranks run, and what their processes need to know for that.
+//! Places where the ranks run, and the environment of their processes.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,14 +10,14 @@ use super::args::{Args, Contestant};
 use crate::fault::Fault;
 use crate::own_labs;
 
-/// Where the ranks run.
+/// Place where the ranks run.
 pub(crate) enum Place {
     Here,
-    /// A rank on each node; it ends with this.
+    /// A lab with a rank on each node. Dropping this ends the lab.
     Lab(Box<LabGuard>),
 }
 
-/// A prefix that takes every rail of a lab.
+/// Prefix that selects every rail of a lab.
 const LAB_RAILS: &str = "rail";
 const LOOPBACK: &str = "127.0.0.1";
 
@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// How to start the process of a rank.
+    /// Command that starts the process of a rank.
     pub(crate) fn command(
         &self,
         program: &Path,
@@ -62,7 +62,7 @@ impl Place {
                 (lab.command(node, program), rails.collect::<Vec<_>>().join(","))
             }
         };
-        // By these a plugin shares the CPUs with the other ranks, as under a launcher of jobs.
+        // Plugins read these to share the CPUs with the other ranks, as under a job launcher.
         command.env("LOCAL_WORLD_SIZE", ranks.to_string()).env("RANK", rank.to_string());
         match over {
             Contestant::Sockets { threads, sockets } => {
@@ -77,8 +77,8 @@ impl Place {
         Ok(command)
     }
 
-    /// Variables for Polyrail's plugin: the options that were given, and the rails of this place. Ranks
-    /// of one host would share memory otherwise, and no rail would be measured.
+    /// Variables for Polyrail's plugin: the options that were given, and the rails of this place. `path` is tcp by
+    /// default: ranks of one host would otherwise share memory, and no rail would be measured.
     fn settings(&self, settings: &Config) -> Vec<(String, String)> {
         let variable = |name: &str, value: &str| {
             (format!("POLYRAIL_{}", name.to_uppercase()), value.to_owned())
@@ -88,7 +88,7 @@ impl Place {
         match self {
             Self::Here if is_given("rails") => {}
             Self::Here => variables.push(variable("rails", LOOPBACK)),
-            // What a file or the environment names is on the machine, and not in the lab.
+            // Rails that a file or the environment names are on the machine, not in the lab.
             Self::Lab(_) => variables.push(variable("rails", LAB_RAILS)),
         }
         if !is_given("path") {

@@ -1,16 +1,18 @@
-//! The figures as people see them: a table like that of nccl-tests for each plugin, and the ratios.
+//! The results as text: a table like that of nccl-tests for each plugin, and the ratios.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
+use polyrail_report::{
+    Align, Spread, Table, counted, show_gb_per_s, show_ratio_range, show_spread,
+};
 
 use super::report::{CollectiveReport, PluginReport};
 use crate::fault::Fault;
 use crate::reports::{self, Form};
 use crate::stdout::{fitted, tell, wrapped_sentences};
 
-/// Prints the text and writes the JSON. Where nothing was measured, a program that reads the file learns why.
+/// Prints the text and writes the JSON. If nothing was measured, prints only the notes; the JSON contains the error.
 pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), Fault> {
     let is_measured = report.plugins.iter().any(|plugin| !plugin.sizes.is_empty());
     if !is_measured {
@@ -77,9 +79,9 @@ fn sizes(report: &CollectiveReport, plugin: &PluginReport) -> Table {
             size.size_bytes.to_string(),
             size.count.to_string(),
             report.element.name().into(),
-            report.redop.unwrap_or("none").into(),
+            report.redop.clone().unwrap_or_else(|| "none".to_owned()),
             format!("{:.1}", size.time_us.median),
-            format!("{:.0}", size.time_us.half_range_percent()),
+            show_spread(&size.time_us, report.rounds as usize),
             show_gb_per_s(size.algbw_gb_per_s),
             show_gb_per_s(size.busbw_gb_per_s),
             size.wrong.map_or("-".into(), |wrong| wrong.to_string()),
@@ -89,13 +91,12 @@ fn sizes(report: &CollectiveReport, plugin: &PluginReport) -> Table {
 }
 
 fn ratios(report: &CollectiveReport) -> Table {
-    let mut table = Table::default().column("size B", Align::Right);
-    for heading in ["busbw ratio", "lowest", "highest"] {
-        table = table.column(heading, Align::Right);
-    }
+    let table = Table::default().column("size B", Align::Right);
+    let mut table = table.column("busbw ×", Align::Left);
     for ratio in &report.ratios {
-        let figures = [ratio.ratio, ratio.min, ratio.max].map(show_ratio);
-        table.row([ratio.size_bytes.to_string()].into_iter().chain(figures));
+        let spread = Spread { median: ratio.ratio, min: ratio.min, max: ratio.max };
+        let shown = show_ratio_range(&spread, report.rounds as usize);
+        table.row([ratio.size_bytes.to_string(), shown]);
     }
     table
 }

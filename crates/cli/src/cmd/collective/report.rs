@@ -1,30 +1,30 @@
-//! What comes of it, as the JSON has it.
+//! Report of a run: the content of its JSON.
 
 use polyrail_collective::{Element, Operation};
 use polyrail_report::{Host, RunHead, Spread};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::args::{Args, Contestant};
 use super::place::Place;
 use super::worker::About;
 use crate::reports;
 
-/// Raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CollectiveReport {
     #[serde(flatten)]
     pub(crate) head: RunHead,
-    host: Host,
+    pub(crate) host: Host,
     pub(crate) lab: Option<String>,
     pub(crate) operation: Operation,
-    pub(crate) algorithm: &'static str,
+    pub(crate) algorithm: String,
     pub(crate) ranks: usize,
     pub(crate) channels: usize,
     #[serde(rename = "type")]
     pub(crate) element: Element,
-    pub(crate) redop: Option<&'static str>,
+    pub(crate) redop: Option<String>,
     pub(crate) iterations: u32,
     pub(crate) warmup: u32,
     pub(crate) rounds: u32,
@@ -34,39 +34,39 @@ pub(crate) struct CollectiveReport {
     pub(crate) ratios: Vec<Ratio>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PluginReport {
-    /// The library that was loaded, or which sockets.
+    /// The loaded library, or the kind of sockets.
     pub(crate) plugin: String,
     pub(crate) name: String,
     pub(crate) interface_version: u32,
     pub(crate) devices: usize,
     pub(crate) sizes: Vec<SizeReport>,
-    /// Over all sizes, as nccl-tests end with.
+    /// Mean over all sizes, like the one at the end of the output of nccl-tests.
     pub(crate) mean_busbw_gb_per_s: f64,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SizeReport {
     pub(crate) size_bytes: u64,
     pub(crate) count: u64,
-    /// Of one operation, over the rounds.
+    /// Time of one operation, over the rounds.
     pub(crate) time_us: Spread,
-    /// By round, of all ranks on average.
-    samples_us: Vec<f64>,
+    /// Mean time of all ranks, by round.
+    pub(crate) samples_us: Vec<f64>,
     pub(crate) algbw_gb_per_s: f64,
     pub(crate) busbw_gb_per_s: f64,
-    /// Elements, of all ranks; `None` if they were not compared.
+    /// Wrong elements of all ranks; `None` if they were not compared.
     pub(crate) wrong: Option<u64>,
 }
 
-/// The bandwidth of the first plugin as a multiple of the second one's.
-#[derive(Clone, Debug, Serialize)]
+/// Ratio of the first plugin's bandwidth to the second one's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ratio {
     pub(crate) size_bytes: u64,
-    /// Of the medians.
+    /// Median of the rounds' ratios. Both plugins run in each round.
     pub(crate) ratio: f64,
-    /// The smallest and largest of the rounds, in each of which both had a turn.
+    /// Smallest and largest ratio of a round.
     pub(crate) min: f64,
     pub(crate) max: f64,
 }
@@ -79,11 +79,11 @@ impl CollectiveReport {
             host: crate::host::describe(),
             lab: place.lab_name(),
             operation,
-            algorithm: operation.algorithm(),
+            algorithm: operation.algorithm().to_owned(),
             ranks: args.ranks(),
             channels: args.channels(),
             element: args.element,
-            redop: operation.reduces().then_some("sum"),
+            redop: operation.reduces().then(|| "sum".to_owned()),
             iterations: args.iterations,
             warmup: args.warmup,
             rounds: args.rounds,
@@ -93,24 +93,27 @@ impl CollectiveReport {
         }
     }
 
-    /// Elements of all sizes and plugins.
+    /// Wrong elements of all sizes and plugins.
     pub(crate) fn wrong(&self) -> u64 {
         let sizes = self.plugins.iter().flat_map(|plugin| &plugin.sizes);
         sizes.filter_map(|size| size.wrong).sum()
     }
 
-    /// Compares the last size of both.
+    /// Adds the ratio of the last size of both plugins.
     pub(crate) fn compare(&mut self) {
         let [ours, theirs] = &self.plugins[..] else { return };
         let (Some(ours), Some(theirs)) = (ours.sizes.last(), theirs.sizes.last()) else { return };
+        self.ratios.extend(Ratio::of(ours, theirs));
+    }
+}
+
+impl Ratio {
+    /// Returns `None` if no round has a sample of both.
+    fn of(ours: &SizeReport, theirs: &SizeReport) -> Option<Self> {
         let rounds = ours.samples_us.iter().zip(&theirs.samples_us);
-        let Some(spread) = Spread::of(rounds.map(|(ours, theirs)| theirs / ours)) else { return };
-        self.ratios.push(Ratio {
-            size_bytes: ours.size_bytes,
-            ratio: theirs.time_us.median / ours.time_us.median,
-            min: spread.min,
-            max: spread.max,
-        });
+        let Spread { median: ratio, min, max } =
+            Spread::of(rounds.map(|(ours, theirs)| theirs / ours))?;
+        Some(Self { size_bytes: ours.size_bytes, ratio, min, max })
     }
 }
 
@@ -134,7 +137,7 @@ impl PluginReport {
 }
 
 impl SizeReport {
-    /// `None` without a sample.
+    /// Returns `None` without a sample.
     pub(crate) fn new(
         size_bytes: u64,
         count: u64,
@@ -160,5 +163,12 @@ mod tests {
         assert!((size.algbw_gb_per_s - 5.0).abs() < 1e-9);
         assert!((size.busbw_gb_per_s - 7.5).abs() < 1e-9);
         assert_eq!((size.time_us.min, size.time_us.max), (100.0, 300.0));
+    }
+    #[test]
+    fn the_ratio_is_the_median_of_the_rounds_whose_range_stands_beside_it() {
+        let size = |samples: [f64; 3]| SizeReport::new(8, 2, 1.0, samples.into(), None).unwrap();
+        // The medians of the times would give 0.5.
+        let ratio = Ratio::of(&size([100.0, 200.0, 300.0]), &size([100.0, 100.0, 300.0])).unwrap();
+        assert_eq!((ratio.ratio, ratio.min, ratio.max), (1.0, 0.5, 1.0));
     }
 }

@@ -1,4 +1,4 @@
-//! A rank: a process that loads a plugin and does what the one that started it says, in lines of JSON.
+//! A rank: a process that loads a plugin and obeys lines of JSON from the process that started it.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use super::args::Contestant;
 use crate::fault::{Cause, Fault};
 use crate::orders::{Orders, reply};
 
-/// The first line: what the rank is.
+/// First line to a rank: its part of the run.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) spec: Spec,
     pub(crate) over: Contestant,
-    /// For each order.
+    /// Time limit of each order.
     pub(crate) timeout_ms: u64,
 }
 
-/// Each line after that.
+/// Every later line to a rank.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// The handles of the others' listeners.
+    /// Handles of the other ranks' listeners.
     Connect {
         handles: Vec<Vec<u8>>,
     },
@@ -40,7 +40,7 @@ pub(crate) enum Order {
     },
 }
 
-/// A line for each of these.
+/// Answer to a line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
@@ -55,26 +55,26 @@ pub(crate) enum Reply {
     Checked {
         wrong: u64,
     },
-    /// `is_late`: others did not do their part in time.
+    /// `is_late`: other ranks did not do their part in time.
     Failed {
         fault: Fault,
         is_late: bool,
     },
 }
 
-/// The plugin that was loaded.
+/// The plugin that a rank has loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct About {
     pub(crate) name: String,
-    /// Of the interface.
+    /// Version of the interface.
     pub(crate) version: u32,
     pub(crate) devices: usize,
 }
 
-/// Works until standard input ends. What goes wrong is a reply.
+/// Obeys orders until standard input ends. Replies with errors.
 pub(crate) fn work() -> Result<(), Fault> {
     let orders = Orders::follow()?;
-    // It stays when it has failed: its end would be a failure of the others, and theirs is told as well.
+    // Keep the rank after a failure: without it the other ranks fail too, and their errors are reported as well.
     let mut rank = None;
     let Err(error) = obey(&orders, &mut rank);
     let is_late = error.cause == Cause::Late;

@@ -1,5 +1,5 @@
-//! One experiment at a time has a host: the baseline of a second one would be what the first one has applied. The file
-//! that is locked names the results folder of the last experiment, so the changes that a killed run left are found from any folder.
+//! Lets one experiment at a time use a host: a second one would take changes of the first for its baseline. The locked
+//! file names the results folder of the last experiment, so changes that a killed run left are found from any folder.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -18,17 +18,17 @@ use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::unwritten::Unwritten;
 
-/// Gone after a restart, as are the values of the host.
+/// The lock file. A restart deletes it, as it resets the values of the host.
 const FILE: &str = "/run/polyrail-experiment.lock";
 
-/// The right to change the host between cells. It ends when this is dropped, and with the process.
+/// The right to change the host between cells, until this is dropped or the process ends.
 pub(super) struct Claim {
     _file: File,
 }
 
 impl Claim {
-    /// Takes the host for an experiment with this results folder. `None` if it has no factor of the host, or if
-    /// this user may not take the host, and so can change nothing.
+    /// Takes the host for an experiment with this results folder. `None` if the experiment has no factor of the host,
+    /// or if this user may not open the lock file, and so can change nothing.
     pub(super) fn take_for(
         experiment: &Experiment,
         folder: &Path,
@@ -60,7 +60,7 @@ impl Claim {
         let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
         let mut text = String::new();
         lock.read_to_string(&mut text).map_err(&failed)?;
-        // A process that has just taken it may not have written yet.
+        // A process that has just taken the lock may not have written yet.
         let last = text.strip_suffix('\n').map(PathBuf::from);
         match locked {
             Ok(()) => {}

@@ -1,5 +1,5 @@
-//! The results folder. `cells.jsonl` begins with the experiment; each further line is a measured cell, or an end of the
-//! run between two looks, or the place where it went on.
+//! The results folder. `cells.jsonl` begins with the experiment. Each further line is a measured cell, an end of the
+//! run between two looks, or a resumption.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,6 +10,7 @@ use polyrail_sys::files::{make_folders, remove_empty};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::page;
 use crate::cmd::study::journal::{Journal, Wording};
 use crate::fault::Fault;
 use crate::files::replace;
@@ -17,10 +18,10 @@ use crate::host;
 use crate::unwritten::Unwritten;
 
 const CELLS: &str = "cells.jsonl";
-/// The begin of its [first line](first_line), whose fields are sorted.
+/// Beginning of its [first line](first_line), whose fields are sorted.
 const BEGIN: &str = "{\"cells\":[";
 
-/// A line behind the first.
+/// A line after the first.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Line {
@@ -28,24 +29,24 @@ enum Line {
     End {
         ended_after_blocks: usize,
     },
-    /// A block that was not whole before is measured again behind this.
+    /// A resumption. An incomplete block before this line is measured again after it.
     Resumed {
         resumed_unix_ms: u64,
     },
 }
 
-/// An open folder. No other run writes to it meanwhile.
+/// An open results folder. No other run writes to it meanwhile.
 pub(super) struct Folder {
     path: PathBuf,
     cells: Journal<Line>,
-    /// Cells that were measured before.
+    /// All cells measured so far.
     pub(super) measured: Vec<Measured>,
-    /// Number of ends between two looks.
+    /// Number of times that a run ended between two looks.
     pub(super) ends: usize,
 }
 
 impl Folder {
-    /// Makes the folder, or with `resume` reads it.
+    /// Makes the folder, or reads it if `resume` is set.
     pub(super) fn open(
         path: &Path,
         experiment: &Experiment,
@@ -91,29 +92,29 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Drops the cells of half a block: they are measured again, at another moment.
+    /// Drops the cells of an incomplete block, which are measured again later.
     fn keep_whole_blocks(&mut self, cells: usize) {
         let whole = whole_blocks(&self.measured, cells).len() as u64;
         self.measured.retain(|one| one.block < whole);
     }
 
-    /// Keeps a measured cell.
+    /// Adds a measured cell.
     pub(super) fn add(&mut self, one: Measured) -> Result<(), Fault> {
         self.cells.add(&Line::Cell(one.clone()))?;
         self.measured.push(one);
         Ok(())
     }
 
-    /// Keeps that the run ends here, between two looks: its results are shown.
+    /// Records that the run ended between two looks and showed its results.
     pub(super) fn end(&mut self, blocks: usize) -> Result<(), Fault> {
         self.cells.add(&Line::End { ended_after_blocks: blocks })
     }
 
     /// Writes the report in all its forms.
     pub(super) fn write(&self, report: &Report) -> Result<(), Fault> {
-        let html = report.html(polyrail_analyze::STYLE);
+        let page = page::page_of(report);
         for (name, text) in
-            [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", html)]
+            [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", page)]
         {
             let path = self.path.join(name);
             replace(&path, text).map_err(Unwritten::at(&path))?;
@@ -131,7 +132,7 @@ pub(super) fn has_results(path: &Path) -> bool {
     path.join(CELLS).exists()
 }
 
-/// Refuses a folder in which no experiment has run: "nothing to undo" would not be true of the one that was meant.
+/// Refuses a folder without results: "nothing to undo" may be untrue of the folder that the user meant.
 pub(super) fn refuse_without_results(path: &Path) -> Result<(), Fault> {
     match has_results(path) {
         true => Ok(()),
@@ -142,23 +143,23 @@ pub(super) fn refuse_without_results(path: &Path) -> Result<(), Fault> {
     }
 }
 
-/// Refuses a folder whose run is under way: its changes to the host are not left over.
+/// Refuses a folder that a run uses: its changes to the host are not leftovers.
 pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), Fault> {
-    // No run is there without the file. To open a pipe of its name would wait.
+    // Without the file there is no run. Opening a pipe of that name would block.
     let file = path.join(CELLS);
     let opened = file.is_file().then(|| File::open(&file));
     let Some(Ok(cells)) = opened else { return Ok(()) };
     let mut begin = Vec::new();
-    // A file that can't be read is refused where it is opened.
+    // A file that can't be read is refused later, when the folder is opened.
     let _ = (&cells).take(BEGIN.len() as u64).read_to_end(&mut begin);
-    // The lock takes away permissions of other users, and a file of another program must stay as it is.
+    // Locking takes permissions away from other users. Leave a file of another program alone.
     match BEGIN.as_bytes().starts_with(&begin) {
         true => wording(path).lock(&file, &cells),
         false => Ok(()),
     }
 }
 
-/// Words for messages on a results folder.
+/// Words for messages about a results folder.
 pub(super) fn wording(path: &Path) -> Wording<'_> {
     Wording {
         place: path,
@@ -169,7 +170,7 @@ pub(super) fn wording(path: &Path) -> Wording<'_> {
     }
 }
 
-/// The properties that a run that goes on must share with the one before. More time may be given.
+/// Properties that a resumed run must share with the run before. The time and the description may change.
 fn first_line(experiment: &Experiment, plan: &Plan) -> Value {
     let mut experiment = json!(experiment);
     if let Some(map) = experiment.as_object_mut() {

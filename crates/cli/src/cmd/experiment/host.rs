@@ -1,6 +1,6 @@
-//! Factors of the host: each level is a plan of the crate `tune`, which is applied before a cell, read back before and
-//! after its measurement, and undone. The sessions' journals are in the results folder, so the changes
-//! that a killed run left can be undone from there.
+//! Factors of the host. Each level is a plan of the crate `tune`. It is applied before a cell, read back before and
+//! after the measurement, and undone. The journals of these sessions are in the results folder, so changes that a
+//! killed run left can be undone from there.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,31 +22,30 @@ use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::stdout::tell;
 
-/// The journals, below the results folder.
+/// Folder of the journals, in the results folder.
 pub(super) const FOLDER: &str = "host";
-/// Time for interrupts to come to their new CPUs; in a copy of a machine none comes.
+/// Time for interrupts to arrive at their new CPUs. A copy of a machine has no interrupts.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// The changes of each level of each factor of the host.
 pub(super) struct HostFactors {
     machine: SysMachine,
     state: StateDir,
-    /// By factor and level; `None` where the level changes nothing.
+    /// Plans by factor and level; `None` if the level changes nothing.
     plans: Vec<Vec<Option<HostPlan>>>,
-    /// Why a level can't be applied, by factor and level.
+    /// Reason why a level can't be applied, by factor and level.
     denied: Vec<Vec<Option<String>>>,
     pub(super) notes: Vec<String>,
 }
 
-/// A cell's changes while they hold. [`Applied::undo`] undoes them; a panic does, too.
+/// A cell's changes while they hold. [`Applied::undo`] undoes them; dropping this does, too, as in a panic.
 pub(super) struct Applied<'a> {
     host: &'a mut HostFactors,
     sessions: Vec<String>,
     cell: Vec<usize>,
 }
 
-/// Undoes every session below this folder that still holds, the last one first. Returns how many values were put
-/// back.
+/// Undoes every session below this folder that still holds, newest first. Returns the number of values restored.
 pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<usize, TuneError> {
     let state = StateDir::new(folder);
     let open: Vec<String> = state
@@ -67,7 +66,7 @@ pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<
     Ok(values)
 }
 
-/// Refuses journals in a folder without results: no experiment has left them.
+/// Refuses journals in a folder without results: they are not from an experiment.
 pub(super) fn refuse_journals(journals: &Path, folder: &Path) -> Result<(), Fault> {
     match journals.symlink_metadata() {
         Err(_) => Ok(()),
@@ -78,7 +77,7 @@ pub(super) fn refuse_journals(journals: &Path, folder: &Path) -> Result<(), Faul
     }
 }
 
-/// The fault of a change to the host whose journals are in the results folder, which --state-dir does not name.
+/// Fault of a change to the host. The journals are in the results folder, so the help doesn't name --state-dir.
 pub(super) fn fault(error: TuneError) -> Fault {
     let help = match &error {
         TuneError::Journal { source, .. } => match source.kind() {
@@ -97,7 +96,7 @@ pub(super) fn fault(error: TuneError) -> Fault {
     Fault::from(error).with_help(help)
 }
 
-/// Undoes a session; with `force` also values that something else has set since.
+/// Undoes a session. With `force`, also restores values that another program has set since.
 fn put_back(
     machine: &mut SysMachine,
     state: &StateDir,
@@ -116,7 +115,7 @@ fn put_back(
 }
 
 impl HostFactors {
-    /// Makes a plan for each level, and changes nothing.
+    /// Makes a plan for each level without changing anything.
     pub(super) fn plan(
         experiment: &Experiment,
         state: PathBuf,
@@ -205,7 +204,7 @@ impl HostFactors {
                 irq::plan_from_map(&mut self.machine, topology, &IrqMap::parse(&text, &name)?)?
             }
             None => {
-                // `matched`: each queue has a core of its own on the node of its interface.
+                // `matched`: gives each queue its own core on the node of its interface.
                 let found = Policy::ALL.iter().find(|(word, _)| *word == level);
                 let policy = found.map_or(Policy::Split, |(_, policy)| *policy);
                 let options =
@@ -217,7 +216,7 @@ impl HostFactors {
         Ok(plan)
     }
 
-    /// The right that this user lacks for a plan.
+    /// Error of the first change of a plan that this user may not make.
     fn missing_right(&mut self, plan: &HostPlan) -> Option<String> {
         plan.changes.iter().find_map(|change| match self.machine.try_open(&change.target) {
             Err(fault) if fault.meaning(&change.target) == Meaning::Denied => {
@@ -227,7 +226,7 @@ impl HostFactors {
         })
     }
 
-    /// The plan of the cells that can be measured here, and those that can't.
+    /// Returns the plan of the cells that can be measured here, its looks, and the other cells with their reasons.
     pub(super) fn cells_that_run(
         &self,
         experiment: &Experiment,
@@ -252,7 +251,7 @@ impl HostFactors {
         Ok((plan, looks, left_out))
     }
 
-    /// Applies what a cell changes and reads it back. `stop` ends it between two writes, and nothing stays.
+    /// Applies a cell's changes and reads them back. `stop` aborts between two writes, and nothing stays changed.
     pub(super) fn apply(
         &mut self,
         cell: &[usize],
@@ -264,7 +263,7 @@ impl HostFactors {
             let Some(plan) = &host.plans[factor][*level] else { continue };
             let settle = if host.machine.root().is_live() { SETTLE } else { Duration::ZERO };
             let options = ApplyOptions { settle, stop, ..ApplyOptions::default() };
-            // If this fails, dropping `applied` undoes the plans that were applied before.
+            // A failure drops `applied`, which undoes the plans applied before.
             let done = apply(&mut host.machine, &mut RealDisk, &host.state, plan, &options)?;
             for outcome in &done.outcomes {
                 let why = match outcome.effect {
@@ -285,7 +284,7 @@ impl HostFactors {
 }
 
 impl Applied<'_> {
-    /// Reads everything back; a sentence on the first value that is not in force.
+    /// Reads all values back. Returns a sentence about the first value that is not in force.
     pub(super) fn check(&mut self) -> Result<Option<String>, TuneError> {
         let host = &mut *self.host;
         let sessions = host.state.sessions()?;
@@ -305,7 +304,7 @@ impl Applied<'_> {
         Ok(None)
     }
 
-    /// Puts every value back.
+    /// Restores every value.
     pub(super) fn undo(mut self) -> Result<(), TuneError> {
         while let Some(id) = self.sessions.pop() {
             put_back(&mut self.host.machine, &self.host.state, id, true)?;
@@ -338,7 +337,7 @@ fn profile_of(level: &str, file: &Path) -> Result<Profile, TuneError> {
     Profile::parse(&text, &stem, &name)
 }
 
-/// A file that the experiment names is beside the experiment.
+/// Path of a file that the experiment names, relative to the folder of the experiment's file.
 fn beside(file: &Path, name: &str) -> PathBuf {
     file.parent().map_or_else(|| PathBuf::from(name), |folder| folder.join(name))
 }

@@ -1,4 +1,4 @@
-//! The blocks of an experiment, one after the other.
+//! Runs the blocks of an experiment, one after the other.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -11,6 +11,7 @@ use super::host::{self as factors, HostFactors};
 use crate::cmd::study::blocks::{BASELINE, Blocks, Measurer, MoreTime, Phase, Place, Study, Trial};
 use crate::cmd::study::cell::{Outcome, Runner};
 use crate::cmd::study::fault_of_cell;
+use crate::cmd::study::outlook::Outlook;
 use crate::fault::Fault;
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -40,7 +41,7 @@ impl<'a> Run<'a> {
         Ok(Self { experiment, plan, looks, folder, host, runner, begin, left_out: Vec::new() })
     }
 
-    /// Measures until an end, and writes the report. If a cell failed, its fault is beside the report of the others.
+    /// Measures until the run ends, and writes the report. Also returns the fault of a cell that failed.
     pub(super) fn go(mut self) -> Result<(Report, Option<Fault>), Fault> {
         let (experiment, plan, looks) = (self.experiment, self.plan, self.looks);
         let mut study = Study::begin()?;
@@ -65,8 +66,18 @@ impl<'a> Run<'a> {
         let until_s = experiment.time.as_secs_f64();
         let trial = Trial { phase, rule, looks, until_s, at_least: 0, more_time };
         let order = |block| plan.block(block);
+        study.announce(Outlook {
+            name: experiment.name.clone(),
+            cells: plan.cells.len(),
+            rounds: None,
+            most: Some(experiment.time),
+            cell: None,
+            less: format!("fewer levels, `blocks: ` or `time: ` in {}", experiment.file),
+        });
+        self.begin = Instant::now();
         let done = study.run(&mut self, &trial, order, &mut blocks, judge);
-        drop(study);
+        let Study { notes, progress, .. } = study;
+        drop(progress);
         let (stopped, failed) = match done {
             Ok(stopped) => (stopped, None),
             Err(fault) => (Stopped::Failed, Some(fault)),
@@ -76,18 +87,19 @@ impl<'a> Run<'a> {
         let mut report = Report::new(experiment, plan, looks, measured, stopped, ends, machine);
         report.left_out = std::mem::take(&mut self.left_out);
         report.notes.append(&mut self.host.notes);
+        report.notes.extend(notes);
         let is_between_looks = !looks.is_due(blocks.len()) && blocks.len() > 0;
         let ended = if is_between_looks { self.folder.end(blocks.len()) } else { Ok(()) };
         let written = self.folder.write(&report);
         if let Err(later) = ended.and(written) {
-            // A full disk fails each write, and the first one names the cell that is missing.
+            // On a full disk every write fails, and the first fault names the missing cell.
             return Err(failed.unwrap_or(later));
         }
         tell!("polyrail: results are in {}", self.folder.path().display());
         Ok((report, failed))
     }
 
-    /// Applies, verifies, measures, verifies again, undoes.
+    /// Applies, verifies, measures, verifies again and undoes a cell.
     fn cell(&mut self, cell: usize, interrupt: &Interrupt) -> Result<Outcome, Fault> {
         let is_stopped = || interrupt.is_raised();
         let mut applied = match self.host.apply(&self.plan.cells[cell], &is_stopped) {
@@ -145,7 +157,7 @@ impl Measurer for Run<'_> {
     }
 }
 
-/// The cells that would be measured, and their order.
+/// Describes the cells that would be measured, and their order.
 pub(super) fn describe(
     experiment: &Experiment,
     plan: &Plan,

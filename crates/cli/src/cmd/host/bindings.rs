@@ -172,7 +172,7 @@ pub(super) fn suggestion(
 
 const NOTHING_HELP: &str = "`polyrail host show` shows which interfaces and CPUs there are";
 
-/// Lines for a shell. Comments say what each CPU is for.
+/// Lines for a shell, with comments that give the use of each CPU.
 fn describe(suggestion: &Suggestion) -> String {
     let mut text = String::new();
     for share in &suggestion.nodes {

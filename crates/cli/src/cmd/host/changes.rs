@@ -53,11 +53,11 @@ pub(super) struct Doing {
     allow_disruptive: Option<Duration>,
 }
 
-/// Reads a plan file. A process with privileges obeys none that another user can change.
+/// Reads a plan file. A privileged process refuses a file that another user can change.
 pub(super) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
     let allowed = "what `polyrail host plan -o` wrote";
     let text = files::read_trusted_text(path).map_err(|source| {
-        // Only a file that others can change is refused with what is allowed.
+        // Only the error of a file that others can change contains `allowed:`.
         match source.to_string().split_once("; allowed: ") {
             Some((fault, _)) if source.kind() == io::ErrorKind::InvalidData => {
                 TuneError::UntrustedPlan { path: path.to_owned(), fault: fault.to_owned() }
@@ -73,7 +73,7 @@ pub(super) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
     })
 }
 
-/// The text of a file that an argument names.
+/// Returns the text of a file that an argument names.
 pub(crate) fn read_argument(
     field: &'static str,
     path: &Path,
@@ -185,7 +185,7 @@ pub(super) fn carry_out(
     Ok(show_applied(&applied, place.json))
 }
 
-/// Compares a plan with the machine and prints the verdict.
+/// Compares a plan with the machine and prints the result.
 pub(super) fn check(
     place: &Where,
     state: &State,
@@ -211,7 +211,7 @@ pub(super) fn check(
     })
 }
 
-/// The vectors that the kernel refused to move in any session of this boot.
+/// Interrupt vectors that the kernel refused to move in any session of this boot.
 pub(super) fn managed(place: &Where, state: &State) -> Result<Vec<Target>, TuneError> {
     let here = polyrail_tune::HostId::read(&place.root())?;
     let sessions = state.dir(place).sessions()?;
@@ -303,7 +303,7 @@ fn dry_run(
         .column("what", Align::Left);
     for change in &plan.changes {
         let place = machine.place(&change.target);
-        // With --force the plan may be of another machine. Its old values mean nothing here.
+        // With --force the plan may be of another machine, whose old values mean nothing here.
         let old = machine.read(&change.target)?.unwrap_or_else(|| "missing".to_owned());
         table.row([place, old, change.new.clone(), change.what.clone()]);
     }

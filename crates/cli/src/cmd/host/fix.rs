@@ -1,4 +1,4 @@
-//! Checks of `polyrail doctor` by their IDs, and the settings that fix what one of them finds.
+//! Checks of `polyrail doctor` by their IDs, and the settings that fix their findings.
 
 use polyrail_doctor::{CHECKS, Check, Context, DoctorError, Options, examine, plan_fix};
 use polyrail_host::Sysroot;
@@ -28,7 +28,7 @@ pub(crate) fn check_id(id: &str) -> Result<String, Refusal> {
     })
 }
 
-/// Examines the machine, and plans the fix of what this check finds.
+/// Examines the machine, and plans a fix for the findings of this check.
 ///
 /// # Errors
 /// The errors of [`plan_fix`]. [`DoctorError::ByHand`] before the machine is examined if no fix of this check writes a

@@ -28,7 +28,7 @@ pub(super) struct Placing<'a> {
     pub(super) map: Option<&'a Path>,
     pub(super) cpus: Option<CpuSet>,
     pub(super) avoid: CpuSet,
-    /// The CPUs of threads that send. `None`: as the setting says.
+    /// CPUs of sending threads. `None`: those of the setting.
     pub(super) tx: Option<Bindings>,
     pub(super) rx: Option<Bindings>,
 }
@@ -141,7 +141,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// The bindings of the options, else those of the settings.
+/// Bindings of the options, else those of the settings.
 fn bound(placing: &Placing<'_>) -> Result<[Bindings; 2], Fault> {
     let options = [&placing.tx, &placing.rx];
     if let [Some(tx), Some(rx)] = options {

@@ -21,7 +21,7 @@ use crate::stdout::{fitted, tell};
 pub(super) enum Asked {
     Settings(Group),
     Rss,
-    /// True: with counters that are zero.
+    /// `true` includes counters that are zero.
     Counters(bool),
 }
 
@@ -154,7 +154,7 @@ fn counters(nic: &str, all: bool, as_json: bool) -> Result<ExitCode, NicError> {
     Ok(print_table(&table, &nothing))
 }
 
-/// Counters per queue, where kernel and driver have them. The driver's own counters have most of them, too.
+/// Counters per queue, if kernel and driver have them. Most of them are also among the driver's own counters.
 fn queue_stats(nic: &str) -> Vec<polyrail_nic::QueueStats> {
     let path = format!("/sys/class/net/{nic}/ifindex");
     let index = Sysroot::live().read_parsed::<u32>(path).ok().flatten();

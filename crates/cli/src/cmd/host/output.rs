@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::stdout::{self, tell};
 
-/// The schema version of all JSON here except plans, which have their own. It rises when a field
-/// changes its meaning or goes away.
+/// Schema version of all JSON of `host` except plans, which have another one. Raised when a field changes its meaning
+/// or goes away.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 /// A result as JSON.

@@ -59,7 +59,7 @@ pub(super) fn plan(
     profile::plan(&mut place.machine(), &place.topology()?, &profile, nics)
 }
 
-/// Reads a user's own profile. Its name is that of the file.
+/// Reads a user's own profile, which is named like its file.
 pub(super) fn own(path: &Path) -> Result<Profile, TuneError> {
     let allowed = "a profile as docs/tune.md describes it";
     let text = changes::read_argument("--profile-file", path, allowed)?;

@@ -75,7 +75,7 @@ pub(super) struct UndoArgs {
 }
 
 impl Planned {
-    /// The file or word behind `polyrail host verify` and `watch`, after a space if there is one.
+    /// The file or word after `polyrail host verify` or `watch`, with a space in front; empty if there is none.
     pub(super) fn argument(&self) -> String {
         let word = |plan: &PathBuf| format!(" {}", excerpt(&plan.to_string_lossy()));
         self.plan.as_ref().map(word).unwrap_or_default()
@@ -106,7 +106,7 @@ impl UndoArgs {
     /// name.
     ///
     /// # Errors
-    /// A fault if the words don't go together.
+    /// A fault if the arguments exclude each other.
     pub(super) fn which(&self) -> Result<(String, Which), Fault> {
         let latest = if self.pristine { Which::Pristine } else { Which::Latest };
         let kind = self.what.as_deref().unwrap_or_default();
@@ -185,7 +185,7 @@ pub(super) fn confirm(state: &State, place: &Where) -> Result<ExitCode, Fault> {
         let remedy = "`polyrail host apply` carries a plan out";
         return Err(TuneError::NeverApplied { what, allowed, remedy }.into());
     };
-    // Each may have a guard.
+    // Confirm all of them: each may have a guard.
     let waiting: Vec<_> = open.iter().filter(|session| !session.is_confirmed).collect();
     if waiting.is_empty() {
         tell!("polyrail: session {} was confirmed before", last.id);

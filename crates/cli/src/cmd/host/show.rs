@@ -1,4 +1,4 @@
-//! `polyrail host show`.
+//! `polyrail host show`: shows this machine, by subject.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 use polyrail_nic::Group;
 use polyrail_tune::nic::Spread;
+use polyrail_tune::profile::Profile;
 
 use super::fix::check_id;
 use super::words::{conflict, excess, missing, refused};
@@ -82,7 +83,7 @@ impl What {
 }
 
 impl Subject {
-    /// Reads the values behind the first word.
+    /// Reads the values after the first word.
     ///
     /// # Errors
     /// A fault that names the value.
@@ -95,9 +96,11 @@ impl Subject {
             },
             What::Tune => match values {
                 [] if has_file => Ok(Self::Tune(None)),
-                [] => Err(missing(
-                    "a profile that `polyrail host show profiles` lists, or --profile-file FILE",
-                )),
+                [] => {
+                    let profiles = Profile::built_in().map_err(Fault::from)?;
+                    let names: Vec<&str> = profiles.iter().map(|one| one.name.as_str()).collect();
+                    Err(missing(&format!("{}, or --profile-file FILE", names.join(", "))))
+                }
                 [name] if has_file => {
                     Err(conflict("--profile-file", &format!("`{}`", excerpt(name))))
                 }

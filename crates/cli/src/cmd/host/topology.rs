@@ -58,7 +58,7 @@ pub(super) fn show(part: Part, no_nvml: bool, place: &Where) -> Result<ExitCode,
     Ok(print(&text))
 }
 
-/// The rails that an engine takes here without any settings, and the interfaces that it leaves out.
+/// The rails that an engine takes here by default, and the interfaces that it leaves out.
 fn rails() -> String {
     let config = Config::default();
     let (rails, left_out) = match (polyrail::rails(&config), polyrail::left_out(&config)) {
@@ -177,8 +177,8 @@ fn matrix(topology: &Topology) -> String {
     )
 }
 
-/// The paths between GPUs, only if NVML was asked: without it NVLinks are unknown, and words
-/// of the PCI bus alone would mislead.
+/// Table of the paths between GPUs, only with answers of NVML: NVLinks are unknown without it, and words of the PCI bus
+/// alone would mislead.
 fn gpu_matrix(topology: &Topology) -> Option<Table> {
     topology.nvml.as_ref().filter(|_| topology.gpus.len() > 1)?;
     let mut table = Table::default().column("", Align::Left);

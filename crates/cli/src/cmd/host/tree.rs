@@ -1,4 +1,4 @@
-//! The tree of nodes, host bridges, switches and devices, for people.
+//! The tree of nodes, host bridges, switches and devices, as text.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use polyrail_host::{
 /// One device in the tree.
 struct Entry<'a> {
     node: Option<u32>,
-    /// `None` if it is on no PCI bus.
+    /// `None` if the device is not on a PCI bus.
     pci: Option<&'a PciFunction>,
     text: String,
 }
 
-/// Ends with a newline.
+/// Renders the whole tree, with a newline at the end.
 pub(super) fn render(topology: &Topology) -> String {
     let mut text = heading(topology);
     let entries = entries(topology);
@@ -83,7 +83,7 @@ fn heading(topology: &Topology) -> String {
     format!("{model}{}\n{nvidia}", parts.join(", "))
 }
 
-/// `None` if NVML tells neither version.
+/// Returns `None` if NVML reports neither version.
 fn nvidia_line(nvml: &NvmlSystem) -> Option<String> {
     let driver = nvml.driver_version.as_ref().map(|version| format!("NVIDIA driver {version}"));
     let cuda = nvml.cuda_version.as_ref().map(|version| format!("CUDA up to {version}"));
@@ -174,12 +174,12 @@ fn gpu_text(gpu: &Gpu) -> String {
     let link = gpu.pci.link.as_ref().map(link_text);
     parts.extend(link.or_else(|| details.and_then(pcie_text)));
     parts.extend(details.and_then(nvlink_text));
-    // The name of the GPU in CUDA_VISIBLE_DEVICES.
+    // CUDA_VISIBLE_DEVICES takes this name of the GPU.
     parts.extend(details.and_then(|details| details.facts.uuid.clone()));
     format!("GPU {}  {}", gpu.index, parts.join(", "))
 }
 
-/// `18 NVLinks to 7 GPUs`; `None` if it has none, or that is not known.
+/// `18 NVLinks to 7 GPUs`; `None` if the GPU has no active NVLinks, or their number is unknown.
 fn nvlink_text(details: &GpuDetails) -> Option<String> {
     let plural =
         |count: usize, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
@@ -191,7 +191,7 @@ fn nvlink_text(details: &GpuDetails) -> Option<String> {
     }
 }
 
-/// `PCIe 5 x16`, and what it could be if that is more.
+/// `PCIe 5 x16`, and the maximum if that is more.
 fn pcie_text(details: &GpuDetails) -> Option<String> {
     let (generation, width) = (details.facts.pcie_generation?, details.facts.pcie_width_lanes?);
     let mut text = format!("PCIe {generation} x{width}");
@@ -239,7 +239,7 @@ fn nic_text(topology: &Topology, nic: &Nic) -> String {
     format!("{}  {}", nic.name, parts.join(", "))
 }
 
-/// `32.0 GT/s PCIe x16`, and what it could be if that is more.
+/// `32.0 GT/s PCIe x16`, and the maximum if that is more.
 fn link_text(link: &PciLink) -> String {
     let mut text = format!("{} x{}", link.speed, link.width);
     let is_less = link.max_width.is_some_and(|max| max > link.width)

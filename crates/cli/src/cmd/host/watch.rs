@@ -60,7 +60,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
     }
     let managed = changes::managed(place, &args.planned.state)?;
     let mut machine = place.machine();
-    // The next look sees changes between this look and the listening, but can't name the writer.
+    // The next look sees changes made between this look and the start of listening, but can't name the writer.
     let mut watch = Watch::begin(&mut machine, plan, managed)?;
     let mut ears = Ears::open(&machine, &watch, true)?;
     // If this fails, a signal ends the process at once, which loses nothing.
@@ -92,16 +92,16 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
         if bad > 0 && args.enforce {
             enforce(place, &args.planned.state, &mut machine, &mut watch)?;
         }
-        // With --enforce go on after the reader of the output has gone.
+        // Continue with --enforce after the reader of the output has gone.
         if told.is_err() && !args.enforce {
             break;
         }
         if !events.is_empty() {
-            // Vectors may be other files now.
+            // The vectors may have other files now.
             ears = Ears::open(&machine, &watch, false)?;
         }
     }
-    // A value that differed from the plan at any time, even at the beginning, makes the verdict negative.
+    // A value that differed from the plan at any time, even at the beginning, makes the exit code 1.
     Ok(match seen {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(exit::VERDICT),
@@ -126,7 +126,7 @@ impl Ears {
         Ok(Self { events, writes })
     }
 
-    /// Waits for an announcement, or for the time to pass.
+    /// Waits for an announcement or the time limit.
     fn wait(&self, limit: Duration) {
         let mut sources = Vec::new();
         if let Some(events) = &self.events {
@@ -153,7 +153,7 @@ fn show(sighting: &Sighting, as_json: bool) -> Result<(), NobodyReads> {
     let text = match as_json {
         true => {
             let (schema_version, fields) = (SCHEMA_VERSION, sighting);
-            // JSON can express all of this: text, numbers and lists of them.
+            // Text, numbers and lists of them always have a JSON form.
             serde_json::to_string(&Document { schema_version, fields }).unwrap_or_default()
         }
         false => line(sighting),
@@ -182,10 +182,10 @@ fn line(sighting: &Sighting) -> String {
     }
 }
 
-/// Applies the plan to the present values. Reports a failure, and the watch goes on.
+/// Applies the plan to the present values. Prints errors other than a missing right, so that the watch goes on.
 ///
 /// # Errors
-/// [`TuneError::Denied`] if a right is missing, as it always will be.
+/// [`TuneError::Denied`] if a right is missing: trying again would not help.
 fn enforce(
     place: &Where,
     state: &State,

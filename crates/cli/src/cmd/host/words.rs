@@ -1,4 +1,4 @@
-//! Refusals of words that are valid by themselves and don't go together.
+//! Errors for arguments that are valid individually but not together.
 
 use polyrail_report::exit;
 
@@ -6,10 +6,10 @@ use crate::fault::Fault;
 use crate::stdout::excerpt;
 use crate::values::Refusal;
 
-/// The values behind the first word, as messages name them.
+/// Name in messages of the values after the first word.
 const VALUE: &str = "[VALUE]...";
 
-/// Refuses one of the values.
+/// Error for a wrong value.
 pub(super) fn refused(value: &str, refusal: &Refusal) -> Fault {
     let fault = Fault::new(exit::USAGE, format!("{VALUE} `{}`: {refusal}", excerpt(value)));
     match refusal.help() {
@@ -18,17 +18,17 @@ pub(super) fn refused(value: &str, refusal: &Refusal) -> Fault {
     }
 }
 
-/// Refuses a value where none may follow.
+/// Error for a value where none may follow.
 pub(super) fn excess(value: &str, allowed: &str) -> Fault {
     refused(value, &Refusal::new("is one value too many", allowed))
 }
 
-/// Asks for a value that is missing.
+/// Error for a missing value.
 pub(super) fn missing(allowed: &str) -> Fault {
     Fault::new(exit::USAGE, format!("{VALUE}: is missing; allowed: {allowed}"))
 }
 
-/// Refuses two words that exclude each other.
+/// Error for two arguments that exclude each other.
 pub(super) fn conflict(one: &str, other: &str) -> Fault {
     let message = format!("{one}: cannot be used with {other}; allowed: one of them");
     Fault::new(exit::USAGE, message).with_help("leave one of them out")

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use polyrail_lab::{Lab, LabInfo, LabState, Network, Node, RailEnd, RailInfo, Rate, Side};
 use serde_json::{Value, json};
 
-/// The version of the JSON; raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
-/// One line per rail: speed, state, and the addresses of the ends; with a switch one line per end.
+/// Table with a line per rail: rate, state, and the addresses of the ends. With a switch it has a line per end.
 pub(super) fn table(rails: &[RailInfo]) -> String {
     if rails.iter().any(|rail| rail.ends[0].port_rate.is_some()) {
         return switched_table(rails);
@@ -38,7 +38,7 @@ fn switched_table(rails: &[RailInfo]) -> String {
     columns(rows.into_iter())
 }
 
-/// All labs, for people or programs.
+/// All labs, as text or JSON.
 pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
     if json {
         let labs = labs.iter().map(lab_json).collect::<Vec<_>>();
@@ -75,7 +75,7 @@ pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
     text
 }
 
-/// What to type next, for a lab that has just come up: each line runs as it is printed.
+/// Commands to try in a lab that has just come up. Each line runs as printed.
 pub(super) fn next_steps(lab: &Lab) -> String {
     let name = lab.name();
     let paths = Side::BOTH.map(|side| lab.namespace_path(side).display().to_string());
@@ -106,7 +106,7 @@ fn program(called: Option<String>) -> String {
     }
 }
 
-/// Where a rail was cut, and who notices.
+/// Names the end where a rail was cut, and the end that lost its carrier.
 pub(super) fn cut(lab: &Lab, at: Node) -> String {
     if lab.is_switched() {
         return format!("on node {at}; its port at the switch has lost its carrier");
@@ -146,7 +146,7 @@ fn rail_json(rail: &RailInfo) -> Value {
             "ipv6": end.ipv6,
             "up": end.up,
             "rate_bits_per_s": end.rate.bits_per_second(),
-            // Null is unlimited here, too, or no switch, which the lab tells.
+            // Null is unlimited, or no switch: `is_switched` of the lab says which.
             "port_rate_bits_per_s": end.port_rate.and_then(Rate::bits_per_second),
         })
     };
@@ -162,7 +162,7 @@ fn rail_json(rail: &RailInfo) -> Value {
     })
 }
 
-/// Both speeds where somebody made them differ.
+/// The rate of a rail, or both rates if they differ by direction.
 fn rate(rail: &RailInfo) -> String {
     let (a, b) = (rail.end(Side::A), rail.end(Side::B));
     if a.rate == b.rate {

@@ -147,13 +147,13 @@ enum MemoryPlace {
     Gpu,
 }
 
-/// The place of a worker: `LAYOUT,NODE,INDEX,NODES,WHERE,PLACE`.
+/// Slot of a worker: `LAYOUT,NODE,INDEX,NODES,WHERE,PLACE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub(crate) layout: Layout,
-    /// `None` for a rank, which has a number by its launcher.
+    /// `None` for a rank, whose launcher gives it a number.
     pub(crate) node: Option<usize>,
-    /// Among the workers of its node.
+    /// Number among the workers of its node.
     pub(crate) index: usize,
     pub(crate) nodes: usize,
     pub(crate) in_lab: bool,
@@ -176,7 +176,7 @@ const HOW: &str = "How";
 const NODES_MAX: u64 = 256;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(600);
-/// A worker tells of all its pairs in one notification.
+/// Maximum number of pairs of a worker: one notification reports all of them.
 const PAIRS_MAX: usize = 900;
 
 impl Args {
@@ -193,7 +193,7 @@ impl Args {
         once_each(&self.pattern)
     }
 
-    /// How long a mesh in this layout sends, whatever it takes beside that.
+    /// Time for which a mesh in this layout sends, without any overhead.
     pub(crate) fn planned(&self, nodes: usize, layout: Layout) -> Duration {
         let grid = self.grid(nodes, layout);
         let steps: usize = self.patterns().iter().map(|pattern| grid.steps(*pattern).len()).sum();
@@ -208,7 +208,7 @@ impl Args {
         if self.on_gpus() { "gpu" } else { "host" }
     }
 
-    /// The words by which a worker of this mesh is started: what concerns it, and not where the figures go.
+    /// Arguments for a worker of this mesh: the options that concern it, without those for output.
     pub(crate) fn words(&self, seat: &Seat) -> Vec<String> {
         let names = |names: Vec<&str>| names.join(",");
         let time = |time: Duration| format!("{}us", time.as_micros());
@@ -234,12 +234,12 @@ impl Args {
         words
     }
 
-    /// Whether so many nodes can be measured with these options.
+    /// Checks that this many nodes can be measured with these options.
     pub(crate) fn check(&self, nodes: usize, ops_pool: u64) -> Result<(), Fault> {
         for layout in self.layouts() {
             let grid = self.grid(nodes, layout);
             let mine = grid.endpoints_of(0).len();
-            // It sends to each endpoint of the other nodes, and gets from each.
+            // A process sends to each endpoint of the other nodes, and receives from each.
             let sends = mine * (grid.total() - grid.endpoints);
             if sends * 2 > PAIRS_MAX {
                 let most = (1..=64).rev().find(|most| {
@@ -343,7 +343,7 @@ fn lab(text: &str) -> Result<AnyLab, Refusal> {
     }
 }
 
-/// Of a DNS name the members have no names of their own, by which nodes could be told apart.
+/// Parses a rendezvous place. DNS is refused: its members have no names that distinguish the nodes.
 fn place(text: &str) -> Result<String, Refusal> {
     let text = setting("rendezvous")(text)?;
     match Rendezvous::parse(&text) {
@@ -354,7 +354,7 @@ fn place(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Where nodes of a mesh find each other.
+/// Rendezvous places for a mesh.
 pub(crate) const PLACES: &str = "dir://, etcd://, slurm://, mpi:// or torchrun:// places";
 
 const SIZE_MAX: u64 = 1 << 30;
@@ -362,7 +362,7 @@ const SIZE_MAX: u64 = 1 << 30;
 fn group(text: &str) -> Result<Name, Refusal> {
     let name: Result<Name, _> = text.parse();
     let name = name.map_err(|error| Refusal::new(error.fault(), Name::ALLOWED))?;
-    // The layout follows it.
+    // The layout is appended to the name.
     match format!("{name}-{}", Layout::PerGpu.name()).parse::<Name>() {
         Ok(_) => Ok(name),
         Err(error) => Err(Refusal::new(error.fault(), "1 to 55 letters, digits, `.`, `_` and `-`")),

@@ -1,26 +1,26 @@
-//! What the figures of a mesh come to, in sentences.
+//! Sentences on the results of a mesh.
 
 use std::collections::BTreeMap;
 
-use polyrail_report::{CARRIED_LEAST, Spread, show_gb_per_s, show_ratio};
+use polyrail_report::{
+    CARRIED_LEAST, RailEvent, RailEventKind, Spread, counted, show_gb_per_s, show_ratio,
+};
 
-use super::report::{LayoutReport, PairReport, PatternReport};
+use super::report::{LayoutReport, MeshReport, PairReport, PatternReport};
 
-/// A pair that is slower in every round than this part of the one in the middle is named.
+/// A pair is named as slow if each of its rounds is slower than this share of the median pair.
 const SLOW_SHARE: f64 = 0.8;
-/// More of them would hide each other.
+/// Maximum number of items in a sentence.
 const NAMED: usize = 3;
 
-/// Of each layout and pattern what pairs get and which stand out, then how the layouts differ.
+/// Sentences on the rates and outliers of each layout and pattern, then on the differences between layouts.
 pub(crate) fn conclusions(layouts: &[LayoutReport], rounds: u32) -> Vec<String> {
     let mut told: Vec<String> = layouts.iter().find_map(fewer_nics).into_iter().collect();
     for layout in layouts {
         for pattern in &layout.patterns {
             let name = format!("{}, layout {}", pattern.pattern.name(), layout.layout.name());
             told.extend(rates(&name, pattern, rounds));
-            told.extend(slow_pairs(&name, &pattern.pairs));
-            told.extend(sent_again(&name, pattern));
-            told.extend(left_by_plugins(&name, pattern));
+            told.extend(oddities(&name, pattern));
         }
     }
     let Some((first, others)) = layouts.split_first() else { return told };
@@ -31,7 +31,115 @@ pub(crate) fn conclusions(layouts: &[LayoutReport], rounds: u32) -> Vec<String> 
     told
 }
 
-/// Nodes that took part with fewer NICs than others: a rail that is down has no row in the tables.
+/// Sentences on everything in a pattern that stands out.
+fn oddities(name: &str, pattern: &PatternReport) -> Vec<String> {
+    let found = [
+        slow_pairs(name, &pattern.pairs),
+        sent_again(name, pattern),
+        left_by_plugins(name, pattern),
+    ];
+    rail_events(name, pattern).into_iter().chain(found.into_iter().flatten()).collect()
+}
+
+/// A sentence for each rail that went down or came back, or whose chunks were sent again.
+pub(crate) fn rail_events(name: &str, pattern: &PatternReport) -> Vec<String> {
+    let mut by_rail: BTreeMap<(&str, &str), Vec<&RailEvent>> = BTreeMap::new();
+    for event in &pattern.events {
+        by_rail.entry((event.end.as_str(), event.rail.as_str())).or_default().push(event);
+    }
+    let one = |((end, rail), events): ((&str, &str), Vec<&RailEvent>)| {
+        let mut parts = cuts(&events);
+        let resent = events.iter().filter(|event| event.what == RailEventKind::Resent);
+        let resent: u64 = resent.map(|event| event.count).sum();
+        let colon = if parts.is_empty() { ":" } else { "" };
+        if resent > 0 {
+            parts.push(format!("{} sent again", counted(resent, "chunk")));
+        }
+        format!("{name}: {end} {rail}{colon} {}", parts.join("; "))
+    };
+    by_rail.into_iter().map(one).collect()
+}
+
+/// A phrase for each time that a rail was down: each `Down` ends with the next `Back`.
+fn cuts(events: &[&RailEvent]) -> Vec<String> {
+    let mut ends = events
+        .iter()
+        .filter(|event| matches!(event.what, RailEventKind::Down | RailEventKind::Back))
+        .peekable();
+    let mut cuts = Vec::new();
+    while let Some(event) = ends.next() {
+        if event.what == RailEventKind::Back {
+            // The rail went down in an earlier pattern, whose sentence says so.
+            cuts.push(format!("came back in round {}", event.round));
+            continue;
+        }
+        let why = event.because.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        let until = match ends.next_if(|next| next.what == RailEventKind::Back) {
+            None => " and stayed so".to_owned(),
+            // Each step counts its rounds from 1.
+            Some(back) if back.round <= event.round => {
+                format!(" and back in round {} of a later step", back.round)
+            }
+            Some(back) => format!(" and back in round {}", back.round),
+        };
+        cuts.push(format!("was down in round {}{why}{until}", event.round));
+    }
+    let more = cuts.len().saturating_sub(NAMED);
+    cuts.truncate(NAMED);
+    cuts.extend((more > 0).then(|| format!("was down {}", counted(more as u64, "more time"))));
+    cuts
+}
+
+/// Sentences on everything that stands out, in the order of [`conclusions`].
+pub(crate) fn all_oddities(layouts: &[LayoutReport]) -> Vec<String> {
+    let mut told: Vec<String> = layouts.iter().find_map(fewer_nics).into_iter().collect();
+    for layout in layouts {
+        for pattern in &layout.patterns {
+            let name = format!("{}, layout {}", pattern.pattern.name(), layout.layout.name());
+            told.extend(oddities(&name, pattern));
+        }
+    }
+    told
+}
+
+/// Sentence for a mesh in which nothing stands out, with the share of the lab's rates that nodes get. Else `None`.
+pub(crate) fn nothing(report: &MeshReport) -> Option<String> {
+    if !report.is_measured() || !all_oddities(&report.layouts).is_empty() {
+        return None;
+    }
+    let mut text = "nothing stands out".to_owned();
+    let patterns = || report.layouts.iter().flat_map(|layout| &layout.patterns);
+    let apart = |pattern: &PatternReport| {
+        let all = middle(&pattern.pairs).filter(|_| pattern.pairs.len() > 1)?;
+        Some((all.max - all.median).max(all.median - all.min) / all.median * 100.0)
+    };
+    let widest = patterns().filter_map(apart).max_by(f64::total_cmp);
+    // Round up, but not for a rounding error.
+    let up = |percent: f64| (percent - 1e-6).ceil();
+    let pairs =
+        widest.map(|percent| format!("all pairs within {:.0} % of the median pair", up(percent)));
+    let share = share_of_nodes(report).zip(report.lab_rates.as_ref());
+    let share = share
+        .map(|(share, rates)| format!("{:.0} % of {rates} in and out of each node", share * 100.0));
+    let more: Vec<String> = pairs.into_iter().chain(share).collect();
+    if !more.is_empty() {
+        text += &format!(": {}", more.join("; "));
+    }
+    Some(text)
+}
+
+/// Share of the lab's rates that the slowest node gets, sending or receiving, in the pattern where it is largest.
+pub(crate) fn share_of_nodes(report: &MeshReport) -> Option<f64> {
+    let whole = report.node_gb_per_s?;
+    let patterns = report.layouts.iter().flat_map(|layout| &layout.patterns);
+    let least = |pattern: &PatternReport| {
+        let rates = pattern.nodes.iter().flat_map(|node| [node.tx_gb_per_s, node.rx_gb_per_s]);
+        rates.min_by(f64::total_cmp)
+    };
+    patterns.filter_map(least).max_by(f64::total_cmp).map(|rate| rate / whole)
+}
+
+/// Sentence on nodes with fewer NICs than others: a rail that is down has no row in the tables.
 fn fewer_nics(layout: &LayoutReport) -> Option<String> {
     let mut counts = BTreeMap::new();
     for nic in &layout.patterns.first()?.nics {
@@ -50,7 +158,7 @@ fn fewer_nics(layout: &LayoutReport) -> Option<String> {
     (!named.is_empty()).then(text)
 }
 
-fn middle(pairs: &[PairReport]) -> Option<Spread> {
+pub(crate) fn middle(pairs: &[PairReport]) -> Option<Spread> {
     Spread::of(pairs.iter().map(|pair| pair.gb_per_s.median))
 }
 
@@ -61,7 +169,7 @@ fn rates(name: &str, pattern: &PatternReport, rounds: u32) -> Option<String> {
     let each = if pattern.pairs.len() == 1 {
         String::new()
     } else {
-        format!("; the pair in the middle gets {median}, the slowest {min}, the fastest {max}")
+        format!("; the median pair gets {median}, the slowest {min}, the fastest {max}")
     };
     let varies = match rounds {
         1 => String::new(),
@@ -72,7 +180,7 @@ fn rates(name: &str, pattern: &PatternReport, rounds: u32) -> Option<String> {
 
 fn slow_pairs(name: &str, pairs: &[PairReport]) -> Option<String> {
     let median = middle(pairs)?.median;
-    // In every round: one slow round says little of the pair.
+    // In every round: one slow round says little about the pair.
     let is_slow = |pair: &&PairReport| pair.gb_per_s.max < SLOW_SHARE * median;
     let mut slow: Vec<(f64, &PairReport)> =
         pairs.iter().filter(is_slow).map(|pair| (pair.gb_per_s.median / median, pair)).collect();
@@ -88,7 +196,7 @@ fn slow_pairs(name: &str, pairs: &[PairReport]) -> Option<String> {
     };
     let text = || {
         let limit = SLOW_SHARE * 100.0;
-        format!("{name}: slower than {limit:.0} % of the middle: {}{more}", named.join(", "))
+        format!("{name}: slower than {limit:.0} % of the median pair: {}{more}", named.join(", "))
     };
     (!slow.is_empty()).then(text)
 }
@@ -105,7 +213,7 @@ fn sent_again(name: &str, pattern: &PatternReport) -> Option<String> {
     (all > 0).then(text)
 }
 
-/// The payload of a hosted plugin takes TCP where the plugin can't, and the figures are those of TCP then.
+/// Sentence on payload that a hosted plugin could not carry. It took TCP, so the results are those of TCP.
 fn left_by_plugins(name: &str, pattern: &PatternReport) -> Option<String> {
     let shares = pattern.nics.iter().filter(|nic| nic.tx_gb_per_s > 0.0);
     let shares = shares.filter_map(|nic| Some((nic.carried_share?, nic)));
@@ -121,7 +229,8 @@ fn left_by_plugins(name: &str, pattern: &PatternReport) -> Option<String> {
     (share < CARRIED_LEAST).then(text)
 }
 
-/// What another layout makes of a pattern. Nothing is concluded from a difference within what the rounds vary by.
+/// Compares another layout with the first one, in a pattern. Differences within the variation of the rounds decide
+/// nothing.
 fn against(
     first: &LayoutReport,
     pattern: &PatternReport,
@@ -151,8 +260,44 @@ fn against(
 #[cfg(test)]
 mod tests {
     use super::super::plan::{Layout, Pattern};
-    use super::super::report::NicReport;
+    use super::super::report::{Flow, NicReport};
     use super::*;
+
+    /// Two nodes over two rails of 1 Gbit/s.
+    fn mesh(layouts: Vec<LayoutReport>) -> MeshReport {
+        MeshReport {
+            head: crate::reports::begin(1),
+            lab: Some("x".into()),
+            lab_rates: Some("2x1gbit".into()),
+            node_gb_per_s: Some(0.25),
+            nodes: 2,
+            endpoints_per_node: 1,
+            memory: "host".into(),
+            size_bytes: 1,
+            depth: 1,
+            time_ms: 1,
+            warmup_ms: 0,
+            rounds: 3,
+            hosts: Vec::new(),
+            layouts,
+            conclusions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn where_nothing_stands_out_that_is_told_with_the_share_of_the_rates() {
+        let mut even = layout(Layout::One, 2.0, &[1.0, 1.02, 0.98]);
+        let flow = |rate| Flow { name: "node0".into(), tx_gb_per_s: rate, rx_gb_per_s: 0.24 };
+        even.patterns[0].nodes = vec![flow(0.235), flow(0.25)];
+        let mut report = mesh(vec![even]);
+        let text = "nothing stands out: all pairs within 2 % of the median pair; 94 % of 2x1gbit in and out of each node";
+        assert_eq!(nothing(&report).as_deref(), Some(text));
+        report.node_gb_per_s = None;
+        assert!(nothing(&report).unwrap().ends_with("2 % of the median pair"));
+        report.layouts[0].patterns[0].nics = vec![nic(0, 3)];
+        assert_eq!(nothing(&report), None, "segments were sent again");
+        assert_eq!(nothing(&mesh(Vec::new())), None);
+    }
 
     fn spread(median: f64) -> Spread {
         Spread { median, min: median * 0.99, max: median * 1.01 }
@@ -182,6 +327,7 @@ mod tests {
             cpu_seconds: 1.0,
             transfers: 1,
             verified_bytes: 1,
+            events: Vec::new(),
         };
         LayoutReport { layout, processes: 1, patterns: vec![pattern] }
     }
@@ -189,10 +335,10 @@ mod tests {
     #[test]
     fn rates_and_slow_pairs_are_told() {
         let told = conclusions(&[layout(Layout::One, 2.0, &[1.0, 1.1, 0.7, 1.0, 0.5, 1.2])], 3);
-        let text = "all, layout one: 2.00 GB/s ± 1 % in all; the pair in the middle gets 1.00, the slowest \
+        let text = "all, layout one: 2.00 GB/s ± 1 % in all; the median pair gets 1.00, the slowest \
                     0.500, the fastest 1.20";
         assert_eq!(told[0], text);
-        let slow = "all, layout one: slower than 80 % of the middle: node0 to node5 (50 %), node0 to node3 \
+        let slow = "all, layout one: slower than 80 % of the median pair: node0 to node5 (50 %), node0 to node3 \
                     (70 %)";
         assert_eq!(told[1], slow);
         assert_eq!(told.len(), 2);
@@ -260,6 +406,49 @@ mod tests {
         let told = conclusions(&[hosted], 3);
         let text = "all, layout one: of what node1 rail0 sent the hosted plugin carried 25.0 %";
         assert!(told[1].starts_with(text), "{told:?}");
+    }
+
+    #[test]
+    fn a_rail_that_was_down_is_told_with_its_rounds() {
+        let event = |what, round, count, because: Option<&str>| RailEvent {
+            rail: "rail1".into(),
+            end: "node2".into(),
+            what,
+            at_s: 1.0,
+            round,
+            count,
+            because: because.map(str::to_owned),
+        };
+        let mut cut = layout(Layout::One, 2.0, &[2.0]);
+        cut.patterns[0].events = vec![
+            event(RailEventKind::Down, 2, 1, Some("its interface was down")),
+            event(RailEventKind::Resent, 2, 10, None),
+            event(RailEventKind::Back, 3, 1, None),
+        ];
+        let text = "all, layout one: node2 rail1 was down in round 2 (its interface was down) and back in round 3; 10 \
+                    chunks sent again";
+        assert_eq!(conclusions(&[cut.clone()], 3)[1], text);
+        let events = cut.patterns[0].events.clone();
+        cut.patterns[0].events.push(event(RailEventKind::Down, 3, 1, None));
+        let text = "all, layout one: node2 rail1 was down in round 2 (its interface was down) and back in round 3; was \
+                    down in round 3 and stayed so; 10 chunks sent again";
+        assert_eq!(conclusions(&[cut.clone()], 3)[1], text);
+        cut.patterns[0].events.push(event(RailEventKind::Back, 1, 1, None));
+        let told = conclusions(&[cut.clone()], 3);
+        assert!(
+            told[1].contains("; was down in round 3 and back in round 1 of a later step; "),
+            "{told:?}"
+        );
+        cut.patterns[0].events = vec![event(RailEventKind::Back, 2, 1, None)];
+        assert_eq!(
+            conclusions(&[cut.clone()], 3)[1],
+            "all, layout one: node2 rail1 came back in round 2"
+        );
+        cut.patterns[0].events = events;
+        cut.patterns[0].events.pop();
+        assert!(conclusions(&[cut.clone()], 3)[1].contains("and stayed so; 10 chunks"));
+        cut.patterns[0].events.remove(0);
+        assert_eq!(conclusions(&[cut], 3)[1], "all, layout one: node2 rail1: 10 chunks sent again");
     }
 
     #[test]

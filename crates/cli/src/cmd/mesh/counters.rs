@@ -1,32 +1,36 @@
-//! What engine, process and machine counted during a step.
+//! Counters of engine, process and machine during a step.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use polyrail::{Engine, Stats};
+use polyrail::{Engine, RailStats, Stats};
 use polyrail_host::Sysroot;
 use polyrail_sample::{Options, Sampler, Snapshot};
+use polyrail_sys::interfaces;
 use polyrail_sys::threads::process_cpu_seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::cmd::bench::RailDelta;
 use crate::fault::Fault;
 
-/// A rail of a worker, towards all peers together.
+/// Counters of a worker's rail, towards all peers together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RailCount {
     #[serde(flatten)]
     pub(crate) moved: RailDelta,
-    /// Flows that sent.
+    /// Number of flows that sent.
     pub(crate) flows: u64,
-    /// Time that they had something to send and no room in the window, all together.
+    /// Total time that flows had something to send and no room in the window.
     pub(crate) window_full_s: f64,
-    /// The same with no room in the socket.
+    /// Total time that flows had something to send and no room in the socket.
     pub(crate) socket_full_s: f64,
+    /// Reason why the rail works towards no peer at the end of the step, though it did before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) down: Option<String>,
 }
 
-/// What the kernel counted on a node. CPUs are those of the whole machine, which several nodes of a lab
-/// share; interfaces are the node's own.
+/// Counters of the kernel on a node. CPUs are those of the whole machine, which several nodes of a lab share.
+/// Interfaces are the node's own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) seconds: f64,
@@ -36,7 +40,7 @@ pub(crate) struct Machine {
     pub(crate) nics: Vec<NicCount>,
 }
 
-/// Where the time of a CPU went.
+/// Time of a CPU by use, and its network counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CpuCount {
     pub(crate) cpu: u32,
@@ -67,7 +71,7 @@ pub(crate) struct Before {
     machine: Option<Snapshot>,
 }
 
-/// What they grew by.
+/// Growth of the counters since then.
 pub(crate) struct Grown {
     pub(crate) seconds: f64,
     pub(crate) rails: Vec<RailCount>,
@@ -75,7 +79,7 @@ pub(crate) struct Grown {
     pub(crate) machine: Option<Machine>,
 }
 
-/// Reads the counters of this worker; the first of a node reads the machine's, too.
+/// Reads the counters of this worker. The first worker of a node reads the machine's, too.
 pub(crate) struct Counters {
     sampler: Option<Sampler>,
 }
@@ -98,7 +102,7 @@ impl Counters {
     pub(crate) fn since(&mut self, before: &Before, engine: &Engine) -> Grown {
         let seconds = before.at.elapsed().as_secs_f64();
         let cpu_seconds = process_cpu_seconds() - before.cpu_seconds;
-        let rails = rails(&before.stats, &engine.stats());
+        let rails = rails(&before.stats, &engine.stats(), &dead_rails(engine));
         let machine = self.sampler.as_mut().zip(before.machine.as_ref()).map(|(sampler, from)| {
             let to = sampler.snapshot();
             machine(&sampler.between(from, &to))
@@ -139,8 +143,33 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-fn rails(before: &Stats, after: &Stats) -> Vec<RailCount> {
+/// Rails whose interface is down. Connections can't tell a cut link from one that loses packets, and idle ones notice
+/// neither.
+fn dead_rails(engine: &Engine) -> Vec<String> {
+    // Without the list of interfaces, keep the engine's reasons.
+    let interfaces = interfaces::survey().unwrap_or_default();
+    let is_dead = |name: &str| interfaces.iter().any(|one| one.name == name && !one.up);
+    let rails = engine.rails().into_iter().filter(|rail| is_dead(&rail.interface));
+    rails.map(|rail| rail.name).collect()
+}
+
+fn rails(before: &Stats, after: &Stats, dead: &[String]) -> Vec<RailCount> {
     let mut rails: BTreeMap<&str, RailCount> = BTreeMap::new();
+    for rail in after.peers.iter().flat_map(|peer| &peer.rails) {
+        let ways =
+            || after.peers.iter().flat_map(|peer| &peer.rails).filter(|it| it.name == rail.name);
+        let lost = ways().find(|way| way.down_count > 0);
+        let down = if dead.contains(&rail.name) {
+            let has_worked = lost.is_some() || ways().any(|way| way.idle_because.is_none());
+            has_worked.then(|| "its interface was down or had no carrier".to_owned())
+        } else {
+            // If the rail is down towards one peer only, the cause may be the peer's rail.
+            let is_idle = ways().all(|way| way.idle_because.is_some());
+            let why = |way: &RailStats| way.last_loss.clone().or(way.idle_because.clone());
+            lost.filter(|_| is_idle).and_then(why)
+        };
+        rails.entry(&rail.name).or_default().down = down;
+    }
     for peer in &after.peers {
         let old_peer = before.peers.iter().find(|old| old.instance == peer.instance);
         for rail in &peer.rails {
@@ -222,7 +251,7 @@ impl CpuCount {
 
 #[cfg(test)]
 mod tests {
-    use polyrail::{FlowSnapshot, PeerStats, RailStats};
+    use polyrail::{FlowSnapshot, PeerStats};
 
     use super::*;
 
@@ -251,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_rail_counts_what_it_grew_by_towards_all_peers() {
-        let grown = rails(&stats(1_000, 1_000_000_000), &stats(5_000, 3_000_000_000));
+        let grown = rails(&stats(1_000, 1_000_000_000), &stats(5_000, 3_000_000_000), &[]);
         let [rail] = grown.as_slice() else { panic!("{grown:?}") };
         assert_eq!(
             (rail.moved.tx_bytes, rail.flows),
@@ -263,6 +292,33 @@ mod tests {
         let mut sum = RailCount::default();
         sum.add(rail);
         assert!(rail.moved.hosted && sum.moved.hosted);
+    }
+
+    #[test]
+    fn a_rail_is_down_that_was_lost_and_works_towards_no_peer() {
+        let down_of = |idle: [bool; 2], losses: u64, dead: &[String]| {
+            let mut now = stats(5_000, 0);
+            for (peer, is_idle) in now.peers.iter_mut().zip(idle) {
+                peer.rails[0].idle_because = is_idle.then(|| "its pair did not come up".to_owned());
+                peer.rails[0].down_count = losses;
+                peer.rails[0].last_loss = Some("its interface was down".to_owned());
+            }
+            rails(&stats(1_000, 0), &now, dead)[0].down.clone()
+        };
+        let down = |idle, losses| down_of(idle, losses, &[]);
+        assert_eq!(down([true, true], 1).as_deref(), Some("its interface was down"));
+        assert_eq!(down([true, false], 1), None, "the peer's rail");
+        assert_eq!(down([true, true], 0), None, "it never worked");
+        assert_eq!(down([false, false], 1), None, "it is back");
+        let dead = |idle, losses| down_of(idle, losses, &["eth1".to_owned()]);
+        let told = Some("its interface was down or had no carrier");
+        assert_eq!(
+            dead([true, false], 1).as_deref(),
+            told,
+            "nothing uses the way to the other peer"
+        );
+        assert_eq!(dead([false, false], 0).as_deref(), told, "nothing uses it");
+        assert_eq!(dead([true, true], 0), None, "it never worked");
     }
 
     #[test]

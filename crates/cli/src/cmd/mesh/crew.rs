@@ -1,4 +1,4 @@
-//! A worker: an engine that finds those of the other workers.
+//! A worker: a process with an engine that finds the engines of the other workers.
 
 use std::io;
 use std::thread;
@@ -20,24 +20,24 @@ use crate::fault::Fault;
 use crate::progress::show_time;
 use crate::stdout::{keep, start_log};
 
-/// This worker, and the way to all others.
+/// This worker, and its connections to all others.
 pub(crate) struct Crew {
     pub(crate) engine: Engine,
     pub(crate) grid: Grid,
-    /// The number of this worker.
+    /// Number of this worker.
     pub(crate) me: usize,
-    /// By worker; `None` is this one.
+    /// Peers by worker; `None` for this one.
     pub(crate) peers: Vec<Option<Peer>>,
     pub(crate) inbox: Inbox,
-    /// How long anything may take that moves no payload.
+    /// Time limit for everything that moves no payload.
     pub(crate) timeout: Duration,
     /// Leaves the group at the end, if there is one.
     _group: Option<Group>,
 }
 
-/// Works until the first worker says good-bye; the first one prints what comes of it, in lines of JSON.
+/// Works until the first worker says goodbye. The first worker prints the results as lines of JSON.
 pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, Fault> {
-    // By the standard input of the others the metadata come first.
+    // Workers that their starter introduces read metadata from standard input first.
     if !seat.by_starter() {
         end_with_parent()?;
     }
@@ -45,7 +45,7 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, Fault> {
     let config = config(args, seat)?;
     start_log(&config)?;
     match gather_and_work(args, seat, config) {
-        // It would stand beside the bar of the process that started this one, unless that process says it.
+        // The process that started this one prints the error, so that it does not mix with its progress bar.
         Err(fault) if tells(seat) => {
             let code = fault.code;
             direct::tell(&Told::End(Some(fault)))?;
@@ -74,7 +74,7 @@ fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, Fault
         };
         let failed = direct::direct(&crew, args);
         crew.part();
-        // What it failed with, it has answered, too.
+        // The thread has sent its error as an answer, too.
         let _ = following.join();
         failed
     });
@@ -83,7 +83,7 @@ fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, Fault
     Ok(code)
 }
 
-/// Whether this worker tells the process that started it how far the nodes are in finding each other.
+/// Whether this worker reports the progress of the rendezvous to the process that started it.
 fn tells(seat: &Seat) -> bool {
     !seat.by_starter() && seat.index == 0
 }
@@ -99,8 +99,8 @@ fn named(names: &[&str]) -> String {
     names[..names.len().min(MOST_NAMED)].join(", ") + &more
 }
 
-/// Nothing more is written to standard input: it ends when the process that started this one does, in
-/// whichever way.
+/// Ends this process together with the one that started it. Nothing more is written to standard input, which closes
+/// however that process ends.
 fn end_with_parent() -> Result<(), Fault> {
     let wait = || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
@@ -110,14 +110,14 @@ fn end_with_parent() -> Result<(), Fault> {
     thread::Builder::new().spawn(wait).map(drop).map_err(failed)
 }
 
-/// The settings in effect: rails of the lab in a lab, and rails alone unless another way is asked for.
+/// Settings in effect: in a lab its rails, and path `tcp` unless another path is given.
 pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, Fault> {
     let given = args.config.builder()?.build()?;
     let mut builder = args.config.builder()?;
     if !seat.by_starter() {
         builder = builder.set("rendezvous", &seat.place)?;
     }
-    // What a file or the environment names is on the machine, and not in a lab.
+    // Rails that a file or the environment names are on the machine, not in a lab.
     if seat.in_lab && given.origin("rails") != Some(&Origin::Set) {
         builder = builder.set("rails", LAB_RAILS)?;
     }
@@ -170,7 +170,8 @@ impl Crew {
         let until = Instant::now() + args.timeout;
         let mut told = Vec::new();
         let found = loop {
-            // Somebody of another group of the same name, or of more nodes, is no member of this mesh.
+            // Skip a member with another name: it belongs to another group of the same name, or to a mesh of more
+            // nodes.
             let members = group.members();
             let known = members.into_iter().filter_map(|it| Some((number(it.name())?, it)));
             let known: Vec<_> = known.collect();
@@ -202,7 +203,7 @@ impl Crew {
                 say(seat, format!("waiting for {}, at most {at_most}", named(&missing)))?;
                 told = missing;
             }
-            // It returns with the first news.
+            // Returns at the first event.
             let _ = group.next_event(left.min(LOOK));
         };
         let mut peers = vec![None; grid.workers()];
@@ -212,7 +213,7 @@ impl Crew {
         Ok(Self { engine, grid, me, peers, inbox, timeout, _group: Some(group) })
     }
 
-    /// Says something to a worker, which may be this one.
+    /// Sends a message to a worker, which may be this one.
     pub(crate) fn say(&self, to: usize, said: Said) -> Result<(), Fault> {
         let Some(peer) = &self.peers[to] else {
             self.inbox.change(|heard| match said {
@@ -240,7 +241,7 @@ impl Crew {
         self.grid.worker_name(worker)
     }
 
-    /// An error for the first of these workers that is gone.
+    /// Returns an error for the first of these workers that is gone.
     pub(crate) fn check(&self, workers: impl IntoIterator<Item = usize>) -> Result<(), Fault> {
         for worker in workers {
             if let Some(why) = self.peers[worker].as_ref().and_then(Peer::lost) {
@@ -250,7 +251,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Whether the first worker has ended it all, or is gone.
+    /// Whether the first worker has ended the run, or is gone.
     pub(crate) fn is_over(&self) -> bool {
         let is_bye = |heard: &mut Heard| {
             heard.orders.iter().any(|order| matches!(order, Order::Bye)).then_some(())
@@ -258,7 +259,7 @@ impl Crew {
         self.inbox.wait(Instant::now(), is_bye).is_some() || self.check([0]).is_err()
     }
 
-    /// Tells all others that it is over, and waits until they have heard it or are gone.
+    /// Sends goodbye to all workers, and waits up to [`PARTING`] for each of the others to receive it.
     fn part(&self) {
         let bye = write(self.me, &Said::Order(Order::Bye));
         let said: Vec<_> =
@@ -282,10 +283,10 @@ fn outside(name: &str, grid: &Grid) -> Fault {
     .with_help(help)
 }
 
-/// Nodes that a line names.
+/// Maximum number of nodes that a line names.
 const MOST_NAMED: usize = 3;
-/// A prefix that takes every rail of a lab.
+/// Prefix that selects every rail of a lab.
 const LAB_RAILS: &str = "rail";
-/// How often to look whether somebody has come that no event tells of.
+/// Interval between looks for members that no event announces.
 const LOOK: Duration = Duration::from_millis(200);
 const PARTING: Duration = Duration::from_secs(2);

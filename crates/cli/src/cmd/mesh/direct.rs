@@ -1,6 +1,7 @@
-//! The first worker: it gives the orders, and collects what was counted.
+//! The first worker, which gives the orders and collects the counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::{Duration, Instant};
 
 use polyrail_report::exit;
@@ -15,26 +16,26 @@ use super::talk::{About, Answer, Done, Order, Said, SetUp};
 use crate::fault::Fault;
 use crate::stdout::{excerpt, tell_starter};
 
-/// What the process that started the workers hears, one line each as it comes: what ends this worker early leaves what it
-/// has told.
+/// Messages to the process that started the workers, one line each. They are sent at once, so those before a crash of
+/// this worker are kept.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// All are there. Of the first worker of each node.
+    /// All workers are there. Describes the first worker of each node.
     Nodes(Vec<About>),
     Doing(String),
     /// A part of the [planned](Args::planned) time is over.
     Spent(Duration),
     Pattern(Box<PatternReport>),
-    /// With the error that ended it early, if one did.
+    /// The end, with the error if it was early.
     End(Option<Fault>),
 }
 
-/// Measures everything, and tells of it; why it ended early, if it did.
+/// Measures everything and reports it. Returns the error that ended it early.
 pub(crate) fn direct(crew: &Crew, args: &Args) -> Option<Fault> {
-    Director { crew, args }.run().err()
+    Director { crew, args, began: Instant::now() }.run().err()
 }
 
-/// Tells the process that started this one.
+/// Sends a message to the process that started this one.
 pub(crate) fn tell(told: &Told) -> Result<(), Fault> {
     let failed = |source| Fault::system("writing the result", source);
     let line = serde_json::to_string(told).map_err(|error| failed(error.into()))?;
@@ -44,6 +45,7 @@ pub(crate) fn tell(told: &Told) -> Result<(), Fault> {
 struct Director<'c> {
     crew: &'c Crew,
     args: &'c Args,
+    began: Instant,
 }
 
 impl Director<'_> {
@@ -72,22 +74,31 @@ impl Director<'_> {
         let (size, depth, on_gpus) = (self.args.size, self.args.depth, self.args.on_gpus());
         self.tell_all(&Order::SetUp(SetUp { grid, size, depth, on_gpus }))?;
         self.ready("set up")?;
+        let mut down = BTreeSet::new();
         for pattern in self.args.patterns() {
-            tell(&Told::Pattern(Box::new(self.measure(pattern, &nodes)?)))?;
+            tell(&Told::Pattern(Box::new(self.measure(pattern, &nodes, &mut down)?)))?;
         }
         Ok(())
     }
 
-    /// Says what is being done.
+    /// Reports the current activity.
     fn say(&self, what: &str) -> Result<(), Fault> {
         tell(&Told::Doing(format!("layout {}: {what}", self.crew.grid.layout.name())))
     }
 
-    fn measure(&self, pattern: Pattern, nodes: &[About]) -> Result<PatternReport, Fault> {
+    /// Measures a pattern. `down` has the rails that are down, by node and name: their loss is an event of an earlier
+    /// pattern.
+    fn measure(
+        &self,
+        pattern: Pattern,
+        nodes: &[About],
+        down: &mut BTreeSet<(usize, String)>,
+    ) -> Result<PatternReport, Fault> {
         let grid = self.crew.grid;
         let mut tally = Tally::new(grid, self.args.size, self.args.rounds as usize);
+        tally.down = mem::take(down);
         let steps = grid.steps(pattern);
-        // So that no two rounds have the same data, in whichever mesh.
+        // Gives different data to all rounds of all meshes.
         let mut seed = crate::host::unix_ms() << 20 ^ u64::from(std::process::id());
         for (number, step) in steps.iter().enumerate() {
             self.say(&format!("{}, step {} of {}", pattern.name(), number + 1, steps.len()))?;
@@ -99,6 +110,7 @@ impl Director<'_> {
                 seed += 1;
                 self.order(step, |pairs| Order::Prepare { pairs, seed })?;
                 self.ready("prepare")?;
+                tally.at_s = self.began.elapsed().as_secs_f64();
                 let done = self.go(step, self.args.time, true)?;
                 tally.add(round, step, &done)?;
                 self.order(step, |pairs| Order::Verify { pairs })?;
@@ -111,6 +123,7 @@ impl Director<'_> {
                 tell(&Told::Spent(self.args.time))?;
             }
         }
+        down.clone_from(&tally.down);
         Ok(tally.finish(pattern, nodes))
     }
 
@@ -128,7 +141,7 @@ impl Director<'_> {
         })
     }
 
-    /// Orders each worker to do something with the pairs that concern it.
+    /// Sends an order to each worker, with the pairs that concern it.
     fn order(&self, step: &[Pair], order: impl Fn(Vec<u32>) -> Order) -> Result<(), Fault> {
         let grid = self.crew.grid;
         for worker in 0..grid.workers() {
@@ -154,7 +167,7 @@ impl Director<'_> {
         ready.map(drop)
     }
 
-    /// One answer from each worker.
+    /// Collects one answer from each worker.
     fn collect<T>(
         &self,
         order: &'static str,
@@ -163,7 +176,8 @@ impl Director<'_> {
     ) -> Result<BTreeMap<usize, T>, Fault> {
         let (crew, until) = (self.crew, Instant::now() + patience);
         let mut taken = BTreeMap::new();
-        // A worker that fails because another one ended learns of that no later than this one.
+        // Hold a failure for [`BLAME`]: a worker that failed because another one ended may notice that end before this
+        // one.
         let mut failed = None;
         while taken.len() < crew.grid.workers() {
             let next = crew.inbox.wait(Instant::now() + LOOK, |heard| {
@@ -204,8 +218,8 @@ impl Director<'_> {
     }
 }
 
-/// The interval between looks at the workers.
+/// Interval between looks at the workers.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long to wait for the cause of a failure: a worker that is gone is noticed by all who had transfers
-/// with it, and its own name tells more.
+/// Time to wait for the cause of a failure. All workers with transfers to a lost worker fail, and the name of the lost
+/// one says more.
 const BLAME: Duration = Duration::from_secs(2);

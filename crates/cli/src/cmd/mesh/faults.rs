@@ -1,4 +1,4 @@
-//! Errors that several modules of the mesh meet.
+//! Errors that several modules of the mesh return.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use polyrail_report::exit;
 use crate::fault::{Cause, Fault};
 use crate::stdout::one_line;
 
-/// `who` are a worker, or several.
+/// `who` names one worker or several.
 pub(crate) fn silent(who: &str, order: &str, waited: Duration) -> Fault {
     let text = format!("{who} did not answer `{order}` for {} s", waited.as_secs());
     Fault::new(exit::PEER, text)
@@ -29,7 +29,7 @@ pub(crate) fn protocol(who: &str, order: &str, answer: &str) -> Fault {
     Fault::new(exit::PEER, format!("{who} answered `{order}` with something else: {answer}"))
 }
 
-/// The mesh of another process has another version.
+/// Error for a process with another version of the messages.
 pub(crate) fn version(who: &str, theirs: &str, here: &str, ours: u32) -> Fault {
     let text = format!("{who} speaks version {theirs} of the mesh, and {here} version {ours}");
     Fault::new(exit::PEER, text).with_help(SAME_BUILD)

@@ -1,4 +1,4 @@
-//! Does what the first worker orders: memory, filling, sending, comparing.
+//! Carries out the orders of the first worker: memory, filling, sending, comparing.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -16,7 +16,7 @@ use crate::cmd::bench::{Bank, Buffers, MemoryKind, Needs, Verify};
 use crate::fault::Fault;
 use crate::together::{Begun, start_all};
 
-/// Follows orders until there are no more.
+/// Follows orders until the first worker says goodbye.
 pub(crate) fn follow(crew: &Crew) -> Result<(), Fault> {
     let is_first_of_node = crew.me.is_multiple_of(crew.grid.workers_per_node());
     let mut follower = Follower {
@@ -47,9 +47,9 @@ pub(crate) fn follow(crew: &Crew) -> Result<(), Fault> {
 struct Follower<'c> {
     crew: &'c Crew,
     counters: Counters,
-    /// By pair, those of which this worker has the sender.
+    /// Senders on this worker, by pair.
     sources: BTreeMap<u32, Source>,
-    /// By pair, those of which it has the receiver.
+    /// Memory of the receivers on this worker, by pair.
     dests: BTreeMap<u32, Buffers>,
 }
 
@@ -67,7 +67,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Takes the memory of all pairs, and lets each sender know where it may write.
+    /// Allocates the memory of all pairs, and sends each sender the key to its destination.
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, Fault> {
         let (crew, grid) = (self.crew, self.crew.grid);
         if set_up.grid != grid {
@@ -90,7 +90,7 @@ impl Follower<'_> {
         let mine = crew.grid.endpoints_of(crew.me);
         let mut banks = BTreeMap::new();
         for endpoint in mine.clone() {
-            // A device by its place on the node.
+            // The number of the device is that of the endpoint on its node.
             let kind = match set_up.on_gpus {
                 true => MemoryKind::Cuda((endpoint % grid.endpoints) as u32),
                 false => MemoryKind::Host,
@@ -177,7 +177,7 @@ impl Follower<'_> {
         })
     }
 
-    /// Waits for all that the senders of these pairs announced.
+    /// Waits for all transfers that the senders of these pairs announced.
     fn arrived(&self, pairs: &[u32]) -> Result<Vec<Side>, Fault> {
         let mut got = Vec::new();
         for id in pairs.iter().filter(|id| self.dests.contains_key(id)) {
@@ -214,7 +214,7 @@ impl Follower<'_> {
         Ok(Answer::Verified { bytes })
     }
 
-    /// Waits for what these workers send; an error when one of them is gone, or silent.
+    /// Waits for a message of the worker `from`. Fails if that worker is gone or silent.
     fn wait<T>(
         &self,
         order: &'static str,
@@ -252,5 +252,5 @@ fn about(crew: &Crew) -> About {
     }
 }
 
-/// How often to look whether somebody is gone.
+/// Interval between checks for lost workers.
 const LOOK: Duration = Duration::from_millis(100);

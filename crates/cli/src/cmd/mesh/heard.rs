@@ -1,4 +1,4 @@
-//! The figures of a layout, as the first worker tells them.
+//! The results of a layout, as its first worker reports them.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::fault::Fault;
 use crate::lines::QUEUED_MAX;
 use crate::progress::Progress;
 
-/// What the first worker of a layout tells, taken into the report as it comes.
+/// Takes the messages of a layout's first worker into the report.
 pub(crate) struct Heard<'r> {
     pub(crate) report: &'r mut MeshReport,
     pub(crate) layout: Layout,
     pub(crate) processes: usize,
-    /// Starts with the first word.
+    /// Starts with the first message.
     pub(crate) progress: &'r mut Option<Progress>,
-    /// How long this layout and those after it take at least.
+    /// Minimum time of this layout and those after it.
     pub(crate) left: Duration,
-    /// Whether it came to its end, and why if that was an early one.
+    /// The end of the layout, if it came, with the error if it was early.
     pub(crate) end: Option<Option<Fault>>,
 }
 
 impl Heard<'_> {
-    /// Takes the lines that the worker has queued, [`QUEUED_MAX`] at most: it may print them without end. Waits for
-    /// each one, `within` at most. Returns whether there may be more.
+    /// Takes the queued lines of the worker, [`QUEUED_MAX`] at most, as it may print without end. Waits `within` at
+    /// most for each line. Returns whether there may be more.
     pub(crate) fn take_from(&mut self, worker: &Worker, within: Duration) -> bool {
         for _ in 0..QUEUED_MAX {
             let crew::Heard::Line(line) = worker.hear(within) else { return false };
@@ -39,7 +39,7 @@ impl Heard<'_> {
 
     fn take(&mut self, told: Told) {
         if matches!(told, Told::Nodes(_)) && self.report.layouts.is_empty() {
-            // What is to be done is known from here on. The one before ends first: a terminal shows one.
+            // The plan is known from here on. End the earlier progress first: a terminal shows only one.
             *self.progress = None;
             let progress = Progress::new();
             progress.plan_time(self.left);

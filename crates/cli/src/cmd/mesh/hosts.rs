@@ -1,8 +1,8 @@
 //! Nodes on hosts that `ssh` reaches.
 //!
 //! Each host is asked for its version first, so that nothing is started before all of them answer. Then each worker
-//! there has a connection of its own. It tells its engine's metadata as its first line ([`super::meet`]) and ends with
-//! the connection, as its standard input ends then.
+//! there has a separate connection. The worker sends its engine's metadata as its first line ([`super::meet`]). It ends
+//! with the connection, which closes its standard input.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,30 +20,30 @@ use crate::progress::{Progress, show_time};
 use crate::stdout::excerpt;
 use crate::values::Refusal;
 
-/// The host of this name is this one: `ssh` is not needed.
+/// Name of a host that is this one: `ssh` is not needed.
 const HERE: &str = "localhost";
 
 /// Hosts by their names for `ssh`, one for each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts(pub(crate) Vec<String>);
 
-/// How programs are started on them.
+/// Hosts, and the options for starting programs on them.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) hosts: Vec<String>,
-    /// The command `polyrail` there.
+    /// Command `polyrail` on the hosts.
     pub(crate) program: String,
     /// A file for `ssh -F`.
     pub(crate) ssh_config: Option<PathBuf>,
     pub(crate) own: PathBuf,
-    /// How long a host may take to answer.
+    /// Time limit for a host to answer.
     pub(crate) timeout: Duration,
 }
 
 const HOSTS: &str = "2 to 256 different names for `ssh`, like a,b or root@10.0.0.1,root@10.0.0.2";
 const HOSTS_MAX: usize = 256;
 
-/// Reads `a,b`. What `ssh` would take for an option, or a shell for more than a word, is no host.
+/// Parses `a,b`. Refuses a name that `ssh` would take for an option, or a shell for more than a word.
 pub(crate) fn hosts(text: &str) -> Result<Hosts, Refusal> {
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     let is_good = |one: char| one.is_ascii_alphanumeric() || "._@:/[]%-".contains(one);
@@ -62,10 +62,10 @@ pub(crate) fn hosts(text: &str) -> Result<Hosts, Refusal> {
     }
 }
 
-/// No path is longer.
+/// Maximum length of a path.
 const PROGRAM_MAX: usize = 4096;
 
-/// The command `polyrail` on another host: one word for its shell.
+/// Parses the command `polyrail` of another host: one word for its shell.
 pub(crate) fn program(text: &str) -> Result<String, Refusal> {
     let allowed =
         "a command or a path without control characters, such as /opt/polyrail/bin/polyrail";
@@ -77,7 +77,8 @@ pub(crate) fn program(text: &str) -> Result<String, Refusal> {
 }
 
 impl Remote {
-    /// `polyrail` with these words on the host of a node. Its standard input must stay open as long as it shall live.
+    /// Command that runs `polyrail` with these arguments on the host of a node. Its standard input must stay open as
+    /// long as the program is to run.
     pub(crate) fn command(&self, node: usize, words: &[String]) -> Command {
         let host = &self.hosts[node];
         if host == HERE {
@@ -86,8 +87,8 @@ impl Remote {
             return command;
         }
         let mut command = Command::new("ssh");
-        // No question, no terminal, no forwarded port that another connection has already, and a connection of its own,
-        // with which everything there ends. A host that is cut off is noticed.
+        // `ssh` asks no question, and gets no terminal and no forwarded ports that another connection may have. It
+        // makes a separate connection, with which everything there ends. Keepalives notice a host that is cut off.
         let seconds = self.timeout.as_secs().max(1);
         let connect = format!("ConnectTimeout={seconds}");
         for option in [
@@ -102,7 +103,7 @@ impl Remote {
         if let Some(file) = &self.ssh_config {
             command.arg("-F").arg(file);
         }
-        // The shell there gets one text. `exec` leaves no shell behind that would outlive the program.
+        // The shell there gets one text. `exec` replaces the shell, which would outlive the program.
         let all = [&self.program].into_iter().chain(words).map(|word| quoted(word));
         let text = format!("exec {}", all.collect::<Vec<_>>().join(" "));
         command.args(["-T", "--", host, &text]);
@@ -119,7 +120,7 @@ impl Remote {
             let asking = Asked::start(command);
             asked.push(asking.map_err(|source| Fault::system(step, source))?);
         }
-        // `ssh` may wait for longer than its own limit, as for a host that takes a connection and says nothing.
+        // `ssh` may wait for longer than its own limit, as for a host that accepts a connection and sends nothing.
         let patience = self.timeout + CONNECTED;
         let until = Instant::now() + patience;
         let asking = |host: &str| format!("asking {host} which polyrail it has");
@@ -140,20 +141,20 @@ impl Remote {
     }
 }
 
-/// How long a signal to all processes of this run may take from one to the next.
+/// Time for a signal to reach all processes of this run.
 const SIGNALLED: Duration = Duration::from_millis(100);
 
-/// Beyond the time for connecting, for the login and the program.
+/// Extra time after connecting, for the login and the program.
 const CONNECTED: Duration = Duration::from_secs(5);
 
-/// What is wrong with a host.
+/// A fault of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// `ssh` does not get there.
+    /// `ssh` can't reach the host.
     Away,
-    /// It gets there, and finds no program that answers.
+    /// The host has no program that answers.
     NoProgram,
-    /// The program there is another version or build.
+    /// The program on the host is another version or build.
     OtherVersion,
 }
 
@@ -200,13 +201,13 @@ impl Asked {
         Ok(Self { worker, stdout, stderr })
     }
 
-    /// `None` if it does not come in time.
+    /// Returns `None` if there is no answer in time.
     fn answer(self, until: Instant, interrupt: &Interrupt) -> Result<Option<Answer>, Fault> {
         let Self { mut worker, stdout, stderr } = self;
         let left = until.saturating_duration_since(Instant::now());
         let ended = worker.ended_unless(left, interrupt);
         let ended = ended.map_err(|source| Fault::system("waiting for ssh", source))?;
-        // Ctrl-C ends `ssh`, too, and maybe before it is known here.
+        // Ctrl-C ends `ssh`, too, maybe before this process notices it.
         let soon = Instant::now() + SIGNALLED;
         while ended.is_none_or(|status| !status.success()) && Instant::now() < soon {
             if interrupt.is_raised() {
@@ -214,7 +215,7 @@ impl Asked {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        // The rest of its output comes first.
+        // This reads the rest of its output first.
         drop(worker);
         Ok(ended.map(|status| Answer { status, stdout: stdout.text(), stderr: stderr.text() }))
     }
@@ -226,13 +227,13 @@ impl Answer {
     fn trouble(&self, program: &str) -> Option<(Trouble, String)> {
         let last =
             |text: &str| text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(excerpt);
-        // A shell there may have greeted before.
+        // A shell there may have printed a greeting first.
         let theirs =
             self.stdout.lines().filter_map(|line| line.strip_prefix("polyrail ")).next_back();
         let version = theirs.map(|line| excerpt(&crate::version::build_of(line.trim_end())));
         let ours = crate::version::build();
         match (self.status.code(), version) {
-            // Nothing is known of the host, then.
+            // A signal ended `ssh`, so nothing is known about the host.
             (None, _) => Some((Trouble::Away, format!("who asked it was ended ({})", self.status))),
             (Some(0), Some(version)) if version == ours => None,
             (Some(0), Some(version)) => {
@@ -254,10 +255,10 @@ impl Answer {
     }
 }
 
-/// `ssh` ends with this where it fails itself, and else as the program does.
+/// Exit code of `ssh` when it fails itself. Otherwise it has the program's exit code.
 const SSH_FAILED: i32 = 255;
 
-/// One word for a shell, whatever is in it.
+/// Quotes any text as one word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |one: char| one.is_ascii_alphanumeric() || "/._-=+:,@".contains(one);
     match !word.is_empty() && word.chars().all(is_plain) {

@@ -1,5 +1,4 @@
-//! Starts the workers of this node, or of all nodes of a lab, layout after layout, and shows what comes of
-//! it.
+//! Starts the workers of this node, or of all nodes of a lab, layout after layout, and shows the results.
 
 use std::convert::Infallible;
 use std::env;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use polyrail_report::exit;
 
 use super::args::{Args, Seat};
-use super::conclude::conclusions;
+use super::conclude::{conclusions, nothing};
 use super::crew;
 use super::faults;
 use super::heard::Heard;
@@ -29,7 +28,7 @@ use crate::progress::{Progress, show_time};
 use crate::reports;
 use crate::stdout::tell;
 
-/// Measures every layout, and prints and writes what came of it.
+/// Measures every layout, and prints and writes the results.
 pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
     let interrupt = Interrupt::install(AtOnce::Second)?;
     let place = Place::find(args)?;
@@ -60,8 +59,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
     report.head.elapsed_s = started.elapsed().as_secs_f64();
     report.head.error = failed.as_ref().map(ToString::to_string);
     report.conclusions = conclusions(&report.layouts, report.rounds);
+    report.conclusions.extend(nothing(&report));
     let shown = if report.is_measured() || failed.is_some() {
-        // The other nodes may share the folder.
+        // Only the node of the first worker writes JSON: the other nodes may share the folder.
         let json = args.json.as_deref().filter(|_| report.is_measured() || place.has_first());
         render::show(&report, json, args.html.as_deref())
     } else {
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
     failed.map_or(Ok(()), Err).and(shown).and(place.end()).map(|()| exit::OK)
 }
 
-/// Runs all workers of a layout; nothing is heard where the first worker is on another node.
+/// Runs all workers of a layout. There are no results if the first worker is on another node.
 fn measure(
     args: &Args,
     place: &Place,
@@ -108,7 +108,7 @@ struct Party {
 
 struct Member {
     name: String,
-    /// Its standard error. That of the first one goes straight to the user.
+    /// Standard error of the process. That of the first one goes straight to the user.
     words: Kept,
 }
 
@@ -116,7 +116,7 @@ impl Party {
     fn start(&mut self, name: String, command: Command) -> Result<(), Fault> {
         let words = Kept::bytes(LINE_MAX);
         let output = match self.members.is_empty() {
-            // The first one tells the results.
+            // The first worker reports the results.
             true => [Output::Heard(REPORT_MAX), Output::Ours],
             false => [Output::Heard(LINE_MAX), Output::Kept(&words)],
         };
@@ -127,7 +127,7 @@ impl Party {
         Ok(())
     }
 
-    /// Carries the metadata of each to all others.
+    /// Sends the metadata of each worker to all others.
     fn introduce(
         &mut self,
         heard: &Heard<'_>,
@@ -145,7 +145,7 @@ impl Party {
             }
         };
         let silent = |who: &str| faults::silent(who, "hello", timeout);
-        // A shell on another host may have greeted before.
+        // A shell on another host may have printed a greeting first.
         let read = |line: &str| Introduction::read(line).map(Ok::<_, Infallible>);
         let heard = match self.workers.collect(timeout, interrupt, wait, read) {
             Ok(heard) => heard,
@@ -153,7 +153,7 @@ impl Party {
             Err(Missing::Refused { why, .. }) => match why {},
             Err(Missing::Interrupted) => return Err(Fault::interrupted()),
             Err(Missing::Ended(number)) => {
-                // Its words are behind it; what ended it is known in a moment.
+                // The worker's output has ended, so its exit status is known in a moment.
                 let ended = self.workers.0[number].ended(NEWS);
                 ended.map_err(|source| Fault::system(WAITING, source))?;
                 // The signal may have ended the workers, too.
@@ -173,31 +173,31 @@ impl Party {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     return Err(silent(&member.name));
                 }
-                // One that is gone is told of by `finish`, and so is Ctrl-C.
+                // `finish` reports a worker that is gone, and Ctrl-C.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Waits for all of them. After a failure of one the others have some time to tell of it.
+    /// Waits for all workers. After a failure of one, the others have some time to report it.
     fn finish(&mut self, heard: &mut Heard<'_>, interrupt: &Interrupt) -> Result<(), Fault> {
         let waited = self.wait(heard, interrupt);
         self.end();
         for worker in &self.workers.0 {
-            // Until its output ends. A process that it left behind may hold it open and write on.
+            // Read until its output ends. A process that it left behind may hold the pipe open and write on.
             let until = Instant::now() + NEWS;
             while heard.take_from(worker, NEWS) && Instant::now() < until {}
         }
         match (heard.end.take(), waited?) {
-            // The first one knows best.
+            // The first worker knows the cause best.
             (Some(Some(fault)), _) => Err(Fault { cause: Cause::Ended, ..Fault::heard(fault) }),
             (None, Some(number)) => Err(self.why(number)),
             (Some(None), _) | (None, None) => Ok(()),
         }
     }
 
-    /// The number of the one that failed first.
+    /// Waits for all workers. Returns the number of the one that failed first.
     fn wait(
         &mut self,
         heard: &mut Heard<'_>,
@@ -225,14 +225,14 @@ impl Party {
         }
     }
 
-    /// Returns the reason why a worker ended without a word. All workers have ended.
+    /// Returns the reason why a worker ended without a result. All workers have ended.
     fn why(&mut self, number: usize) -> Fault {
         let Member { name, words } = &self.members[number];
         let status = self.workers.0[number].ended(Duration::ZERO).ok().flatten();
         let code = status.and_then(|status| status.code()).and_then(|code| code.try_into().ok());
         let words = words.text();
         match code {
-            // It is the first one, or says itself what was wrong.
+            // The first worker has printed its error itself.
             Some(code) if number == 0 => Fault::told(code),
             Some(code) if !words.trim().is_empty() => {
                 tell!("polyrail: {name} says:\n{}", words.trim_end());
@@ -261,6 +261,8 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
     MeshReport {
         head: reports::begin(SCHEMA_VERSION),
         lab: place.lab_name(),
+        lab_rates: place.lab_rates(),
+        node_gb_per_s: place.node_gb_per_s(),
         nodes: place.nodes(),
         endpoints_per_node: args.grid(place.nodes(), Layout::One).endpoints,
         memory: args.memory_name().into(),
@@ -275,11 +277,11 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
     }
 }
 
-/// A pattern has a part for each pair of nodes.
+/// Maximum length of a line: a pattern has a part for each pair of nodes.
 const REPORT_MAX: usize = 64 << 20;
-/// How long the others have to tell of the end of one: longer than it takes them to give it up.
+/// Time for the others to report the end of one: longer than they take to give up that peer.
 const GRACE: Duration = Duration::from_secs(15);
-/// Time that they have to end once their standard input is closed.
+/// Time for the workers to end once their standard input is closed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const WAITING: &str = "waiting for a process";
 

@@ -12,7 +12,7 @@ struct Parsed {
     args: Args,
 }
 
-/// A worker that says this, and is killed.
+/// A worker that prints these messages and is killed.
 fn killed_after(told: &[Told]) -> Command {
     let lines = told.iter().map(|told| serde_json::to_string(told).unwrap());
     let mut command = Command::new("sh");

@@ -1,5 +1,5 @@
-//! How workers meet that one process started, in a lab or on hosts: it carries each engine's metadata to all others.
-//! No port and no folder is needed for that, and nobody else sees the metadata.
+//! Connects workers that one process started, in a lab or on hosts: it carries each engine's metadata to all others.
+//! This needs no port and no folder, and no other process sees the metadata.
 
 use std::io::{self, BufRead};
 
@@ -12,10 +12,10 @@ use super::talk::VERSION;
 use crate::fault::Fault;
 use crate::stdout::tell_starter;
 
-/// The rendezvous in a seat of such a worker.
+/// Rendezvous in the slot of such a worker.
 pub(crate) const BY_STARTER: &str = "starter";
 
-/// The first line of a worker.
+/// First line of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Introduction {
     mesh: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Everybody {
     metadata: Vec<Vec<u8>>,
 }
 
-/// The way from worker `me` to each other one; its own place is `None`.
+/// Connects worker `me` to all others. Returns the peers by worker, with `None` for itself.
 pub(crate) fn meet(engine: &Engine, me: usize, workers: usize) -> Result<Vec<Option<Peer>>, Fault> {
     let own = Introduction { mesh: VERSION, metadata: engine.metadata() };
     let failed = |source| Fault::system("telling this engine's metadata", source);
@@ -38,7 +38,7 @@ pub(crate) fn meet(engine: &Engine, me: usize, workers: usize) -> Result<Vec<Opt
     let read = io::stdin().lock().read_line(&mut line);
     let step = "hearing of the others";
     if read.map_err(|source| Fault::system(step, source))? == 0 {
-        // Who started this one has ended it, or is gone, and tells why if anybody does.
+        // The starter has ended this worker, or is gone. It reports the reason, if any process does.
         return Err(Fault::told(exit::INTERRUPTED));
     }
     let all: Everybody =
@@ -56,7 +56,7 @@ pub(crate) fn meet(engine: &Engine, me: usize, workers: usize) -> Result<Vec<Opt
 }
 
 impl Introduction {
-    /// A worker of another version has other words for all that follows.
+    /// Refuses a worker of another version, whose later messages differ.
     pub(crate) fn check(&self, who: &str) -> Result<(), Fault> {
         match self.mesh == VERSION {
             true => Ok(()),
@@ -64,7 +64,7 @@ impl Introduction {
         }
     }
 
-    /// `None` for another line.
+    /// Returns `None` for any other line.
     pub(crate) fn read(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

@@ -20,11 +20,11 @@ use crate::own_labs;
 /// The place of the nodes.
 pub(crate) enum Place {
     Lab(Box<Lab>),
-    /// Made for the run, and removed at the end.
+    /// A lab made for the run, and removed at the end.
     OwnLab(Box<LabGuard>),
     Hosts(Remote),
     Here {
-        /// `None` for a rank.
+        /// `None` for a rank of a launcher.
         node: Option<usize>,
         nodes: usize,
         rendezvous: String,
@@ -36,7 +36,7 @@ impl Place {
         match &args.lab {
             Some(AnyLab::Up(name)) => {
                 let lab = Box::new(Lab::open(name).map_err(not_open)?);
-                // Two would measure each other.
+                // Two meshes at once would measure each other.
                 lab.use_alone()?;
                 return Ok(Self::Lab(lab));
             }
@@ -120,7 +120,7 @@ impl Place {
         }
     }
 
-    /// The place of the first worker of a node that this process starts.
+    /// Slot of the first worker of a node that this process starts.
     pub(crate) fn seat(&self, layout: Layout, node: usize) -> Seat {
         let (node, place) = match self {
             Self::Lab(_) | Self::OwnLab(_) | Self::Hosts(_) => (Some(node), BY_STARTER.to_owned()),
@@ -138,7 +138,7 @@ impl Place {
         }
     }
 
-    /// Whether the workers get to know each other by this process.
+    /// Whether this process introduces the workers to each other.
     pub(crate) fn introduces(&self) -> bool {
         !matches!(self, Self::Here { .. })
     }
@@ -170,7 +170,26 @@ impl Place {
         self.lab().map(|lab| lab.name().to_owned())
     }
 
-    /// Returns an error that says that the lab is gone if it is, and else this one.
+    /// The rates of the lab's rails, such as `2x1gbit` or `1gbit,10gbit`.
+    pub(crate) fn lab_rates(&self) -> Option<String> {
+        let rates: Vec<String> = self.lab()?.rails().iter().map(|it| it.rate.to_string()).collect();
+        let one = rates.first()?;
+        let is_one = rates.iter().all(|rate| rate == one);
+        Some(match rates.len() {
+            1 => one.clone(),
+            many if is_one => format!("{many}x{one}"),
+            _ => rates.join(","),
+        })
+    }
+
+    /// Rate at which a node of the lab can send and receive, in GB/s; `None` if a rail has no limit.
+    pub(crate) fn node_gb_per_s(&self) -> Option<f64> {
+        let rails = self.lab()?.rails().iter();
+        let bytes: Option<u64> = rails.map(|rail| rail.rate.bytes_per_second()).sum();
+        bytes.map(|bytes| bytes as f64 / 1e9)
+    }
+
+    /// Returns an error that the lab is gone, if it is gone, and else this one.
     pub(crate) fn explain(&self, error: Fault) -> Fault {
         let Some(lab) = self.lab() else { return error };
         let until = Instant::now() + if may_be_gone(&error) { GOING } else { Duration::ZERO };
@@ -198,12 +217,12 @@ impl Place {
     }
 }
 
-/// Returns whether a lab that went may have caused the error: `lab down` ends the processes in it first.
+/// Returns whether a removed lab may have caused the error: `lab down` ends the processes in it first.
 fn may_be_gone(error: &Fault) -> bool {
     error.code == exit::PEER && matches!(error.cause, Cause::Ended | Cause::Told)
 }
 
-/// A name that is a number may be meant as that of nodes.
+/// Adds help for the name of a lab that is a number, and may be meant as a number of nodes.
 fn not_open(error: LabError) -> Fault {
     let number = match &error {
         LabError::UnknownLab { name, .. } if name.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -220,7 +239,7 @@ fn not_open(error: LabError) -> Fault {
     }
 }
 
-/// Time that a lab may take to go once its processes are ended.
+/// Time for a lab to disappear after its processes have ended.
 const GOING: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

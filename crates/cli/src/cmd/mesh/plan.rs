@@ -1,5 +1,4 @@
-//! Who sends to whom, and when: endpoints, the processes that have them, pairs, and steps of pairs that
-//! run at once.
+//! Plan of a mesh: endpoints, their processes, pairs, and steps of pairs that run at once.
 
 use std::ops::Range;
 
@@ -27,16 +26,16 @@ pub(crate) enum Pattern {
     All,
 }
 
-/// All endpoints: memory of nodes that sends to memory of every other node.
+/// All endpoints: each has memory on a node, and sends to all endpoints of other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grid {
     pub(crate) nodes: usize,
-    /// Of each node.
+    /// Endpoints of each node.
     pub(crate) endpoints: usize,
     pub(crate) layout: Layout,
 }
 
-/// One endpoint sends to another, which is on another node.
+/// An endpoint, and an endpoint on another node that it sends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Pair {
     pub(crate) from: usize,
@@ -102,7 +101,7 @@ impl Grid {
         }
     }
 
-    /// What people call an endpoint.
+    /// Name of an endpoint in output.
     pub(crate) fn endpoint_name(&self, endpoint: usize) -> String {
         match self.endpoints {
             1 => format!("node{endpoint}"),
@@ -110,7 +109,7 @@ impl Grid {
         }
     }
 
-    /// What a worker is called, in the group and in messages.
+    /// Name of a worker, in the group and in messages.
     pub(crate) fn worker_name(&self, worker: usize) -> String {
         match self.layout {
             Layout::One => format!("node{worker}"),
@@ -127,7 +126,7 @@ impl Grid {
         apart.map(|(from, to)| Pair { from, to }).collect()
     }
 
-    /// The pairs of each step; every pair is in one step.
+    /// Pairs of each step. Every pair is in one step.
     pub(crate) fn steps(&self, pattern: Pattern) -> Vec<Vec<Pair>> {
         match pattern {
             Pattern::All => vec![self.pairs()],
@@ -140,7 +139,7 @@ impl Grid {
         }
     }
 
-    /// Every endpoint sends to the one so many nodes, and so many places of a node, further on.
+    /// Pairs of a step in which every endpoint sends to the one `nodes` nodes and `places` places of a node further on.
     fn turned(&self, nodes: usize, places: usize) -> Vec<Pair> {
         let to = |from: usize| {
             let node = (self.node_of(from) + nodes) % self.nodes;
@@ -151,13 +150,13 @@ impl Grid {
 }
 
 impl Pair {
-    /// Its number in messages.
+    /// Number of the pair in messages.
     pub(crate) fn id(self, grid: &Grid) -> u32 {
         // A mesh has at most some thousand endpoints.
         (self.from * grid.total() + self.to) as u32
     }
 
-    /// `None` for a number that is no pair's.
+    /// Returns `None` for a number that does not belong to a pair.
     pub(crate) fn of_id(id: u32, grid: &Grid) -> Option<Self> {
         let id = id as usize;
         let pair = Self { from: id / grid.total(), to: id % grid.total() };

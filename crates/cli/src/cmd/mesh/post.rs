@@ -1,8 +1,6 @@
-//! Keeps the transfers of an endpoint's pairs under way: as many of each pair as its depth, until the time
-//! is over.
+//! Keeps as many transfers under way as the depth, for each pair of an endpoint, until the time is over.
 //!
-//! One thread per endpoint; the engine tells it which transfer is over, so that a slow pair holds no
-//! other up.
+//! Each endpoint has one thread. The engine reports ended transfers to it, so that a slow pair holds up no other pair.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -24,7 +22,7 @@ pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) peer: Peer,
     pub(crate) buffers: Buffers,
-    /// A transfer for each slot, with a word to the receiver, and without.
+    /// A transfer for each slot, with a notification to the receiver. The silent ones have none.
     measured: Vec<PreparedTransfer>,
     silent: Vec<PreparedTransfer>,
     told: Arc<Told>,
@@ -32,7 +30,7 @@ pub(crate) struct Source {
 
 type End = (u64, Result<Outcome, TransferError>);
 
-/// Passes on which transfer of a pair is over, to the thread that sends now.
+/// Passes ended transfers of a pair on to the thread that sends now.
 #[derive(Default)]
 struct Told {
     to: Mutex<Option<Sender<End>>>,
@@ -40,7 +38,7 @@ struct Told {
 
 impl OnEnd for Told {
     fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
-        // Nobody listens any more only where the run has failed.
+        // The receiving end is gone only if the run has failed.
         if let Some(to) = &*self.to.lock() {
             let _ = to.send((token, result.clone()));
         }
@@ -59,7 +57,7 @@ impl Source {
         let prepare = |slot: u64, with_word: bool| {
             let request = request(&peer, &buffers, remote, slot)?;
             let request = if with_word { request.notification(piece(pair)) } else { request };
-            // The slot is all that tells transfers of a pair apart.
+            // Transfers of a pair differ only in their slot.
             let request = request.tell(Arc::clone(&told) as Arc<dyn OnEnd>, token(pair, slot));
             engine.prepare(request).map_err(|source| faults::post(&name, &source))
         };
@@ -85,7 +83,7 @@ fn request(
     Ok(request)
 }
 
-/// How transfers of this size lie in the memory of a pair.
+/// Layout of transfers of this size in the memory of a pair.
 pub(crate) fn layout(size: u64, depth: u64) -> Layout {
     Layout { size, segments: 1, slots: depth }
 }
@@ -94,7 +92,7 @@ fn token(pair: u32, slot: u64) -> u64 {
     u64::from(pair) << 32 | slot
 }
 
-/// A pair under way.
+/// A pair with its transfers under way.
 struct Running<'s> {
     source: &'s Source,
     begun: Instant,
@@ -105,7 +103,7 @@ struct Running<'s> {
 /// Sends to the receivers of these pairs until `time` is over and everything has arrived.
 ///
 /// # Errors
-/// The first failure of a pair; then nothing more is posted.
+/// The first failure of a pair. Nothing more is posted after it.
 pub(crate) fn send(
     engine: &Engine,
     sources: &[&Source],
@@ -116,7 +114,7 @@ pub(crate) fn send(
     let (to, ends) = channel();
     let mut running = Vec::new();
     for source in sources {
-        // What is still told of an earlier step goes nowhere.
+        // Drops late reports of an earlier step.
         *source.told.to.lock() = Some(to.clone());
         if measured {
             say(engine, source, &begin(source.pair))?;
@@ -170,12 +168,12 @@ fn failed(pair: &str, source: &TransferError) -> Fault {
     Fault::explained(text, source)
 }
 
-/// Its delivery is seen by what the receiver counts.
+/// Sends a notification to the receiver, whose counts show that it arrived.
 fn say(engine: &Engine, source: &Source, bytes: &[u8]) -> Result<(), Fault> {
     let posted = engine.notify(&source.peer, bytes);
     posted.map_err(|error| faults::post(&source.name, &error))?.detach();
     Ok(())
 }
 
-/// How often to look whether somebody has ended the run.
+/// Interval between checks for the end of the run.
 const LOOK: Duration = Duration::from_millis(100);

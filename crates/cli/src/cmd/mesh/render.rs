@@ -1,16 +1,17 @@
-//! A mesh as people see it: a heat map and tables.
+//! The results of a mesh as text: a heat map and tables.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_memory};
 
+use super::page;
 use super::report::{LayoutReport, MeshReport, PatternReport};
 use crate::fault::Fault;
 use crate::reports::{self, Form};
 use crate::stdout::{fitted, wrapped_sentences};
 
-/// Prints the text, and writes the page and the JSON. Without figures, only the JSON: it has the error.
+/// Prints the text, and writes the page and the JSON. Without results, writes only the JSON, which contains the error.
 pub(crate) fn show(
     report: &MeshReport,
     json: Option<&Path>,
@@ -18,15 +19,13 @@ pub(crate) fn show(
 ) -> Result<(), Fault> {
     let (document, is_measured) = (reports::json(report)?, report.is_measured());
     let page = html.filter(|_| is_measured).map(|path| {
-        let title = format!("Mesh of {} nodes", report.nodes);
-        Form { name: "page", path, text: polyrail_analyze::page(&title, &document, PAGE) }
+        let text = page::page_of(report, &document);
+        Form { name: "page", path, text }
     });
     let json = json.map(|path| Form { name: "JSON", path, text: document });
     let text = if is_measured { text(report) } else { String::new() };
     reports::show(text, page.into_iter().chain(json))
 }
-
-const PAGE: &str = include_str!("page.js");
 
 fn text(report: &MeshReport) -> String {
     let mut text = String::new();
@@ -72,7 +71,7 @@ fn patterns(report: &MeshReport) -> impl Iterator<Item = (&LayoutReport, &Patter
         .flat_map(|layout| layout.patterns.iter().map(move |pattern| (layout, pattern)))
 }
 
-/// One line per layout and pattern: what each makes of the same network.
+/// Table with a line per layout and pattern, which compares their rates on the same network.
 fn summary(report: &MeshReport) -> Table {
     let mut table = Table::default().column("layout", Align::Left).column("pattern", Align::Left);
     for heading in
@@ -124,7 +123,7 @@ fn one(layout: &LayoutReport, pattern: &PatternReport) -> String {
     text + &[nodes, nics(pattern), cpus(pattern)].map(|table| fitted(&table)).join("\n")
 }
 
-/// Who sends is on the left, who gets is above; the darker, the faster.
+/// Heat map with senders on the left and receivers above. Darker is faster.
 fn heat_map(pattern: &PatternReport) -> Table {
     let names: Vec<&str> = pattern.endpoints.iter().map(|end| end.name.as_str()).collect();
     let fastest = pattern.pairs.iter().map(|pair| pair.gb_per_s.median).fold(0.0, f64::max);
@@ -179,7 +178,7 @@ fn nics(pattern: &PatternReport) -> Table {
     table
 }
 
-/// The busiest CPUs of each machine, and what interrupted them.
+/// Table of the busiest CPUs of each machine, and of their interrupts.
 fn cpus(pattern: &PatternReport) -> Table {
     let mut table = Table::default().column("CPU", Align::Left);
     for heading in
@@ -211,5 +210,5 @@ fn cpus(pattern: &PatternReport) -> Table {
     table
 }
 
-/// Of each machine; the JSON has all.
+/// Maximum number of CPUs of each machine. The JSON has all of them.
 const CPUS_SHOWN: usize = 8;

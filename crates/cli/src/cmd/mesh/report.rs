@@ -1,8 +1,8 @@
-//! What comes of a mesh: figures per pair, endpoint, NIC, node and machine, as JSON has them.
+//! Report of a mesh per pair, endpoint, NIC, node and machine: the content of its JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_report::{Host, RunHead, Spread, median};
+use polyrail_report::{Host, RailEvent, RailEventKind, RunHead, Spread, median};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Machine, RailCount};
@@ -11,15 +11,19 @@ use super::plan::{Grid, Layout, Pair, Pattern};
 use super::talk::{About, Done, Side};
 use crate::fault::Fault;
 
-/// Raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MeshReport {
     #[serde(flatten)]
     pub(crate) head: RunHead,
-    /// The lab, where it ran in one.
+    /// The lab, if the mesh ran in one.
     pub(crate) lab: Option<String>,
+    /// Rates of the lab's rails, such as `2x1gbit`.
+    pub(crate) lab_rates: Option<String>,
+    /// Rate at which a node of the lab can send and receive, in GB/s.
+    pub(crate) node_gb_per_s: Option<f64>,
     pub(crate) nodes: usize,
     pub(crate) endpoints_per_node: usize,
     pub(crate) memory: String,
@@ -28,21 +32,21 @@ pub(crate) struct MeshReport {
     pub(crate) time_ms: u64,
     pub(crate) warmup_ms: u64,
     pub(crate) rounds: u32,
-    /// By node.
+    /// Hosts by node.
     pub(crate) hosts: Vec<Host>,
     pub(crate) layouts: Vec<LayoutReport>,
-    /// What the figures come to, in sentences.
+    /// The results in sentences.
     pub(crate) conclusions: Vec<String>,
 }
 
 impl MeshReport {
-    /// Whether there are any figures.
+    /// Whether there are any results.
     pub(crate) fn is_measured(&self) -> bool {
         self.layouts.iter().any(|layout| !layout.patterns.is_empty())
     }
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LayoutReport {
     pub(crate) layout: Layout,
     pub(crate) processes: usize,
@@ -54,37 +58,40 @@ pub(crate) struct LayoutReport {
 pub(crate) struct PatternReport {
     pub(crate) pattern: Pattern,
     pub(crate) steps: usize,
-    /// The measured time of all steps and rounds.
+    /// Measured time of all steps and rounds.
     pub(crate) seconds: f64,
-    /// Of all pairs together, over the rounds.
+    /// Rate of all pairs together, over the rounds.
     pub(crate) total_gb_per_s: Spread,
     pub(crate) pairs: Vec<PairReport>,
     pub(crate) endpoints: Vec<Flow>,
     pub(crate) nodes: Vec<Flow>,
     pub(crate) nics: Vec<NicReport>,
     pub(crate) machines: Vec<MachineReport>,
-    /// Of all processes.
+    /// CPU time of all processes.
     pub(crate) cpu_seconds: f64,
     pub(crate) transfers: u64,
     pub(crate) verified_bytes: u64,
+    /// Events of rails, in order. `end` is a node, and `round` that of a step.
+    #[serde(default)]
+    pub(crate) events: Vec<RailEvent>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PairReport {
     pub(crate) from: String,
     pub(crate) to: String,
-    /// By the side that took longer, over the rounds.
+    /// Rate by the side that took longer, over the rounds.
     pub(crate) gb_per_s: Spread,
-    /// The median over the rounds, by each side's own clock.
+    /// Median rate over the rounds, by each side's own clock.
     pub(crate) sender_gb_per_s: f64,
     pub(crate) receiver_gb_per_s: f64,
     pub(crate) transfers: u64,
-    /// Transfers under way on average.
+    /// Mean number of transfers under way.
     pub(crate) depth: f64,
     pub(crate) mean_transfer_us: f64,
 }
 
-/// What an endpoint or a node sent and got while it did so.
+/// Rates of an endpoint or a node while it sends, and while it receives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Flow {
     pub(crate) name: String,
@@ -100,11 +107,11 @@ pub(crate) struct NicReport {
     pub(crate) rx_gb_per_s: f64,
     pub(crate) retransmits: u64,
     pub(crate) resent_chunks: u64,
-    /// The part of its bytes that a hosted plugin carried, if it is a device of one; the rest took TCP.
+    /// Share of its bytes that a hosted plugin carried, if this is a device of one. The rest took TCP.
     pub(crate) carried_share: Option<f64>,
     pub(crate) rx_dropped: u64,
     pub(crate) tx_dropped: u64,
-    /// The part of the time in which a flow that sent had no room in its window, and in its socket.
+    /// Share of the time in which a sending flow had no room in its window, and in its socket.
     pub(crate) window_full_share: f64,
     pub(crate) socket_full_share: f64,
 }
@@ -148,9 +155,14 @@ pub(crate) struct Tally {
     cpu_seconds: f64,
     transfers: u64,
     verified_bytes: u64,
+    /// Start of the next step, in seconds since the run began.
+    pub(crate) at_s: f64,
+    /// Rails that were down at the end of the last step, by node and name.
+    pub(crate) down: BTreeSet<(usize, String)>,
+    events: Vec<RailEvent>,
 }
 
-/// What was sent and got, and the time of the steps in which that was so.
+/// Bytes sent and received, each with the time of the steps that moved them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     tx: (u64, f64),
@@ -160,10 +172,10 @@ struct Sum {
 #[derive(Clone, Debug, Default)]
 struct Nic {
     count: RailCount,
-    /// Of the steps in which its node sends, and of those in which it gets.
+    /// Time of the steps in which its node sends, and of those in which it receives.
     tx_seconds: f64,
     rx_seconds: f64,
-    /// Seconds of each flow that sent, together.
+    /// Total time of all flows that sent, in seconds.
     flow_seconds: f64,
 }
 
@@ -181,13 +193,16 @@ impl Tally {
             cpu_seconds: 0.0,
             transfers: 0,
             verified_bytes: 0,
+            at_s: 0.0,
+            down: BTreeSet::new(),
+            events: Vec::new(),
         }
     }
 
-    /// Adds a round of a step, by what each worker counted.
+    /// Adds a round of a step, from the counts of each worker.
     ///
     /// # Errors
-    /// A pair of which a side counted nothing, or another number than the other side.
+    /// A pair of which a side counted nothing, or the two sides counted different numbers.
     pub(crate) fn add(
         &mut self,
         round: usize,
@@ -228,7 +243,39 @@ impl Tally {
         }
         self.nodes.iter_mut().zip(&of_nodes).for_each(|(node, step)| node.add(step));
         self.add_counts(done, &of_nodes);
+        self.add_events(round, done);
         Ok(())
+    }
+
+    /// Adds events of rails that went down or came back, and of rails whose chunks were sent again.
+    fn add_events(&mut self, round: usize, done: &BTreeMap<usize, Done>) {
+        let (mut now, mut because, mut resent) =
+            (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        for (worker, done) in done {
+            for rail in &done.rails {
+                let key = (self.grid.node_of_worker(*worker), rail.moved.name.clone());
+                if let Some(why) = &rail.down {
+                    now.insert(key.clone());
+                    because.entry(key.clone()).or_insert_with(|| why.clone());
+                }
+                *resent.entry(key).or_insert(0) += rail.moved.resent_chunks;
+            }
+        }
+        let (at_s, round) = (self.at_s, round as u32 + 1);
+        let mut add = |(node, rail): &(usize, String), what, count, because: Option<&String>| {
+            let (rail, end, because) = (rail.clone(), format!("node{node}"), because.cloned());
+            self.events.push(RailEvent { rail, end, what, at_s, round, count, because });
+        };
+        for key in now.difference(&self.down) {
+            add(key, RailEventKind::Down, 1, because.get(key));
+        }
+        for (key, count) in resent.iter().filter(|(_, count)| **count > 0) {
+            add(key, RailEventKind::Resent, *count, None);
+        }
+        for key in self.down.difference(&now) {
+            add(key, RailEventKind::Back, 1, None);
+        }
+        self.down = now;
     }
 
     fn add_counts(&mut self, done: &BTreeMap<usize, Done>, step: &[Sum]) {
@@ -241,7 +288,7 @@ impl Tally {
                 nic.count.moved.name.clone_from(&rail.moved.name);
                 nic.count.add(rail);
                 nic.flow_seconds += rail.flows as f64 * done.seconds;
-                // Several processes of a node use it at the same time.
+                // Several processes of a node use the NIC at the same time, so count its time once.
                 if seen.insert((node, rail.moved.name.clone())) {
                     nic.tx_seconds += step[node].tx.1;
                     nic.rx_seconds += step[node].rx.1;
@@ -257,7 +304,7 @@ impl Tally {
         self.verified_bytes += bytes;
     }
 
-    /// `nodes` tells which of them are on one machine.
+    /// Returns the report of a pattern. `nodes` shows which nodes are on one machine.
     pub(crate) fn finish(self, pattern: Pattern, nodes: &[About]) -> PatternReport {
         let totals = self.rounds.iter().map(|(bytes, seconds)| rate(*bytes, *seconds));
         let flow = |name: String, sum: &Sum| Flow {
@@ -282,6 +329,7 @@ impl Tally {
             cpu_seconds: self.cpu_seconds,
             transfers: self.transfers,
             verified_bytes: self.verified_bytes,
+            events: self.events,
         }
     }
 
@@ -335,14 +383,14 @@ impl Sum {
         self.rx = (self.rx.0 + more.rx.0, self.rx.1 + more.rx.1);
     }
 
-    /// The same time, seen of several endpoints.
+    /// Adds bytes of another endpoint in the same time.
     fn widen(&mut self, more: &Self) {
         self.tx = (self.tx.0 + more.tx.0, self.tx.1.max(more.tx.1));
         self.rx = (self.rx.0 + more.rx.0, self.rx.1.max(more.rx.1));
     }
 }
 
-/// Nodes of a lab are on one machine, whose CPUs the first of them has counted.
+/// Reports by machine. Nodes of a lab are on one machine, whose CPUs the first of them has counted.
 fn machines(counted: &[Machine], nodes: &[About]) -> Vec<MachineReport> {
     let mut reports: Vec<(Option<String>, MachineReport)> = Vec::new();
     for (node, (machine, about)) in counted.iter().zip(nodes).enumerate() {
@@ -390,6 +438,7 @@ fn share(part: f64, whole: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cmd::bench::RailDelta;
 
     fn side(pair: Pair, grid: &Grid, seconds: f64) -> Side {
         Side { pair: pair.id(grid), seconds, transfers: 10, under_way_s: seconds * 4.0 }
@@ -417,7 +466,7 @@ mod tests {
             assert!((pair.sender_gb_per_s - 1.0).abs() < 1e-9);
             assert!((pair.receiver_gb_per_s - 0.5).abs() < 1e-9 && (pair.depth - 4.0).abs() < 1e-9);
         }
-        // It sends in two of six steps.
+        // An endpoint sends in two of six steps.
         assert!(report.endpoints.iter().all(|end| (end.tx_gb_per_s - 0.5).abs() < 1e-9));
         assert!(report.nodes.iter().all(|node| (node.rx_gb_per_s - 0.5).abs() < 1e-9));
     }
@@ -434,6 +483,55 @@ mod tests {
         assert!((report.total_gb_per_s.median - 8.0).abs() < 1e-9);
         assert!((report.endpoints[0].tx_gb_per_s - 2.0).abs() < 1e-9);
         assert!((report.nodes[0].tx_gb_per_s - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_rail_that_goes_down_and_comes_back_has_events_in_order() {
+        let grid = Grid { nodes: 2, endpoints: 1, layout: Layout::One };
+        let mut tally = Tally::new(grid, 1, 4);
+        let pair = Pair { from: 0, to: 1 };
+        let rail = |down: Option<&str>, resent_chunks| RailCount {
+            moved: RailDelta { name: "rail1".into(), resent_chunks, ..RailDelta::default() },
+            down: down.map(str::to_owned),
+            ..RailCount::default()
+        };
+        let rounds = [rail(None, 0), rail(Some("cut"), 10), rail(Some("cut"), 0), rail(None, 0)];
+        for (round, rail) in rounds.into_iter().enumerate() {
+            let one = side(pair, &grid, 1.0);
+            let sent = Done { sent: vec![one], rails: vec![rail], ..Done::default() };
+            let got = Done { got: vec![one], ..Done::default() };
+            tally.at_s = round as f64;
+            tally.add(round, &[pair], &BTreeMap::from([(0, sent), (1, got)])).unwrap();
+        }
+        let events = tally.finish(Pattern::Pairwise, &[]).events;
+        let told: Vec<_> = events
+            .iter()
+            .map(|it| (it.what, it.round, it.at_s, it.count, it.end.as_str()))
+            .collect();
+        let wanted = [
+            (RailEventKind::Down, 2, 1.0, 1, "node0"),
+            (RailEventKind::Resent, 2, 1.0, 10, "node0"),
+            (RailEventKind::Back, 4, 3.0, 1, "node0"),
+        ];
+        assert_eq!(told, wanted);
+        assert_eq!(events[0].because.as_deref(), Some("cut"));
+    }
+
+    #[test]
+    fn a_rail_that_is_still_down_in_a_later_pattern_has_no_event_there_until_it_is_back() {
+        let grid = Grid { nodes: 2, endpoints: 1, layout: Layout::One };
+        let mut tally = Tally::new(grid, 1, 2);
+        tally.down = BTreeSet::from([(0, "rail1".to_owned())]);
+        for (round, down) in [Some("cut".to_owned()), None].into_iter().enumerate() {
+            let moved = RailDelta { name: "rail1".into(), ..RailDelta::default() };
+            let rails = vec![RailCount { moved, down, ..RailCount::default() }];
+            tally
+                .add(round, &[], &BTreeMap::from([(0, Done { rails, ..Done::default() })]))
+                .unwrap();
+        }
+        let events = tally.finish(Pattern::All, &[]).events;
+        let told: Vec<_> = events.iter().map(|event| (event.what, event.round)).collect();
+        assert_eq!(told, [(RailEventKind::Back, 2)]);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! What workers say to each other: by notifications, in JSON with a version, and in a few bytes where it
-//! is timed.
+//! Messages between workers: notifications, in JSON with a version, or in a few bytes where they are timed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,14 +16,14 @@ use super::faults;
 use super::plan::Grid;
 use crate::fault::Fault;
 
-/// Raised when a message changes.
+/// Version of the messages, raised when one changes.
 pub(crate) const VERSION: u32 = 1;
 
-/// A message with what tells who speaks which version; these fields never change.
+/// A message with its version and sender. These fields never change.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Envelope {
     pub(crate) mesh: u32,
-    /// The number of the worker that says it.
+    /// Number of the worker that sends it.
     pub(crate) from: usize,
     pub(crate) said: Value,
 }
@@ -33,23 +32,23 @@ pub(crate) struct Envelope {
 pub(crate) enum Said {
     Order(Order),
     Answer(Answer),
-    /// The key to the memory of a pair's receiver, for its sender.
+    /// Key to the memory of a pair's receiver, for its sender.
     Region {
         pair: u32,
         key: Vec<u8>,
     },
 }
 
-/// What the first worker has the others do.
+/// Orders of the first worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     SetUp(SetUp),
-    /// Fill the memory of these pairs anew, and poison where it goes.
+    /// Fill the memory of these pairs again, and poison the destination.
     Prepare {
         pairs: Vec<u32>,
         seed: u64,
     },
-    /// Send for so long.
+    /// Send for this many milliseconds.
     Go {
         pairs: Vec<u32>,
         ms: u64,
@@ -67,7 +66,7 @@ pub(crate) struct SetUp {
     pub(crate) grid: Grid,
     pub(crate) size: u64,
     pub(crate) depth: u64,
-    /// Memory of GPUs, one per endpoint, in place of the host's.
+    /// Whether to use memory of GPUs, one per endpoint, instead of the host's.
     pub(crate) on_gpus: bool,
 }
 
@@ -80,10 +79,10 @@ pub(crate) enum Answer {
     Failed(Fault),
 }
 
-/// Who a worker is.
+/// Description of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct About {
-    /// Of the program: two builds of a version may measure in different ways.
+    /// Build of the program: two builds of a version may measure in different ways.
     #[serde(default)]
     pub(crate) build: String,
     pub(crate) host: polyrail_report::Host,
@@ -91,7 +90,7 @@ pub(crate) struct About {
     pub(crate) pid: u32,
 }
 
-/// What a worker counted in a step.
+/// Counts of a worker in a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(crate) seconds: f64,
@@ -99,13 +98,13 @@ pub(crate) struct Done {
     pub(crate) got: Vec<Side>,
     pub(crate) rails: Vec<RailCount>,
     pub(crate) cpu_seconds: f64,
-    /// Of the first worker of a node.
+    /// Counts of the machine, from the first worker of a node.
     pub(crate) machine: Option<Machine>,
 }
 
-/// One side of a pair in a step, from the word that it begins to the end of the last transfer.
+/// One side of a pair in a step, from the notification of its beginning to the end of the last transfer.
 ///
-/// Short names, since a notification holds 64 KiB and has to hold all pairs of a worker.
+/// Field names are short, since a notification holds 64 KiB, and must hold all pairs of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
     #[serde(rename = "p")]
@@ -114,17 +113,17 @@ pub(crate) struct Side {
     pub(crate) seconds: f64,
     #[serde(rename = "n")]
     pub(crate) transfers: u64,
-    /// Time of all transfers together, where it was the sender.
+    /// Total time of all transfers, on the sending side.
     #[serde(rename = "u")]
     pub(crate) under_way_s: f64,
 }
 
-/// What comes beside the payload: one byte, the pair, and a count.
+/// Kinds of notifications beside the payload: one byte, followed by the pair and a count.
 const BEGIN: u8 = 1;
 const PIECE: u8 = 2;
 const END: u8 = 3;
 
-/// What a pair's sender tells its receiver, as bytes.
+/// Notification to a pair's receiver that its sender begins.
 pub(crate) fn begin(pair: u32) -> Vec<u8> {
     mark(BEGIN, pair, 0)
 }
@@ -141,28 +140,28 @@ fn mark(what: u8, pair: u32, count: u64) -> Vec<u8> {
     [&[what][..], &pair.to_le_bytes(), &count.to_le_bytes()].concat()
 }
 
-/// What has come for a pair since its sender began.
+/// Arrivals of a pair since its sender began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) begun: Instant,
     pub(crate) last: Instant,
     pub(crate) transfers: u64,
-    /// How many there are, once the sender has told.
+    /// Number of transfers, once the sender has announced it.
     pub(crate) announced: Option<u64>,
 }
 
-/// What came and was not looked at yet.
+/// Received messages that were not read yet.
 #[derive(Default)]
 pub(crate) struct Heard {
     pub(crate) orders: VecDeque<Order>,
     pub(crate) answers: VecDeque<(usize, Answer)>,
     pub(crate) regions: BTreeMap<u32, Vec<u8>>,
     pub(crate) arrivals: BTreeMap<u32, Arrival>,
-    /// Somebody who speaks another version.
+    /// Error for a process that speaks another version.
     pub(crate) stranger: Option<Fault>,
 }
 
-/// Sorts what the others say; one thread takes it from the engine, so that it is timed as it comes.
+/// Sorts the messages of other workers. One thread takes them from the engine, so that they are timed on arrival.
 pub(crate) struct Inbox {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -194,7 +193,7 @@ impl Inbox {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What `look` finds; waits for it until then.
+    /// Returns what `look` finds. Waits for it until `until`.
     pub(crate) fn wait<T>(
         &self,
         until: Instant,
@@ -211,7 +210,7 @@ impl Inbox {
         }
     }
 
-    /// Changes what was heard: a word of this worker to itself, or a fresh start.
+    /// Changes the received messages: adds one of this worker to itself, or clears some.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Heard)) {
         change(&mut self.shared.heard.lock());
         self.shared.changed.notify_all();
@@ -222,7 +221,7 @@ impl Drop for Inbox {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // If it panicked, the panic was printed.
+            // If the thread panicked, the panic was printed.
             let _ = thread.join();
         }
     }
@@ -248,7 +247,7 @@ impl Shared {
 }
 
 impl Heard {
-    /// Notifications have no order among each other, so each of them may be the first.
+    /// Counts a notification. Notifications have no order, so any of them may be the first.
     fn mark(&mut self, data: &[u8], now: Instant) {
         let number = |at: usize| Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?));
         let count = || Some(u64::from_le_bytes(*data.get(5..)?.first_chunk()?));
@@ -274,7 +273,7 @@ impl Arrival {
     }
 }
 
-/// The bytes of a message.
+/// Bytes of a message.
 pub(crate) fn write(from: usize, said: &Said) -> Vec<u8> {
     let said = serde_json::to_value(said).unwrap_or_default();
     serde_json::to_vec(&Envelope { mesh: VERSION, from, said }).unwrap_or_default()
@@ -292,7 +291,7 @@ fn read(data: &[u8], peer: &Peer, here: &str, workers: usize) -> Result<(usize, 
     }
 }
 
-/// How often to look whether it is over.
+/// Interval between checks for the end.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

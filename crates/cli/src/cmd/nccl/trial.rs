@@ -1,4 +1,4 @@
-//! `polyrail nccl try`: tries a plugin in a process of its own, so that nothing it does harms this one.
+//! `polyrail nccl try`: tries a plugin in a separate process, so that nothing it does harms this one.
 
 mod canary;
 mod carried;
@@ -59,11 +59,11 @@ pub(super) struct Args {
     look: bool,
 }
 
-/// How much longer than a call may take the canary may be silent: then it is stopped, and can't tell so itself.
+/// Extra time beyond the limit of a call. A canary that is silent for longer is stopped, and can't report that itself.
 const GRACE: Duration = Duration::from_secs(2);
-/// Time that the end of a process may take.
+/// Time limit for the end of a process.
 const NEWS: Duration = Duration::from_secs(2);
-/// What is kept of what a plugin says.
+/// Maximum number of lines kept of a plugin's output.
 const SAID_MAX: usize = 20;
 const LAST_WORDS: usize = 5;
 
@@ -103,13 +103,13 @@ pub(super) fn run(args: &Args) -> Result<(), fault::Fault> {
 /// The result of a trial.
 struct Found {
     findings: Findings,
-    /// The way out of a fault, if that is known.
+    /// Fix for the fault, if one is known.
     help: String,
-    /// There is no library of this name.
+    /// Whether there is no library of this name.
     is_missing: bool,
 }
 
-/// Loads a plugin in a process of its own, and asks for its devices.
+/// Loads a plugin in a separate process, and asks for its devices.
 fn look(library: &str) -> io::Result<Found> {
     let library = library.to_owned();
     find(&Task { library, version: None, devices: Vec::new(), timeout_ms: 20_000, is_look: true })
@@ -136,7 +136,7 @@ fn find(task: &Task) -> io::Result<Found> {
     };
     ours.set_read_timeout(Some(timeout + GRACE))?;
     hearing.listen(ours, &mut canary, timeout)?;
-    // The rest of its output comes first.
+    // This reads the rest of its output first.
     drop(canary);
     for line in said.text().lines() {
         keep(&mut hearing.findings.said, line.to_owned());
@@ -151,12 +151,12 @@ fn keep(lines: &mut Vec<String>, line: String) {
     }
 }
 
-/// What the canary has said so far.
+/// The canary's messages so far.
 struct Hearing {
     findings: Findings,
     call: String,
     words: Vec<String>,
-    /// What to do about a fault.
+    /// Fix for the fault.
     help: String,
     is_missing: bool,
 }
@@ -176,7 +176,7 @@ impl Hearing {
                     self.fault(Verdict::Fails, text);
                     return Ok(());
                 }
-                // The end of a process that has not read everything.
+                // The process ended before it had read everything.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
                 Err(error) => return Err(error),
             };
@@ -201,7 +201,7 @@ impl Hearing {
         Ok(())
     }
 
-    /// Whether the canary says no more.
+    /// Takes an event. Returns whether it is the last one.
     fn hear(&mut self, event: Event) -> bool {
         let is_last = matches!(event, Event::Failed(_) | Event::Done);
         let found = &mut self.findings;
@@ -251,7 +251,7 @@ impl Hearing {
         is_last
     }
 
-    /// The canary has only to end now.
+    /// Waits for the end of the canary, which has nothing else to do.
     fn last(&mut self, child: &mut Worker, timeout: Duration) -> io::Result<()> {
         if self.findings.fault.is_some() {
             return Ok(());

@@ -1,7 +1,8 @@
-//! `polyrail nccl tune`: find the variables of NCCL, RCCL and the plugin that make a job better.
+//! `polyrail nccl tune`: finds the variables of NCCL, RCCL and the plugin that make a job better.
 //!
-//! Baseline, one variable at a time, the winners together, and a fresh run that compares those with the baseline: the best of many
-//! looks better than it is. Every block has each cell once, in an order of its own, so that a drift cancels.
+//! Measures the baseline and one variable at a time, then the winners together. A fresh run compares the winners with
+//! the baseline, since the best of many looks better than it is. Every block has each cell once, in a new order, so
+//! that a drift cancels.
 
 mod args;
 mod output;

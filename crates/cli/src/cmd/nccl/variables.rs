@@ -1,5 +1,5 @@
-//! The variables by which NCCL, RCCL and the plugin are tuned, in one table: `nccl variables` prints it, `nccl tune` checks
-//! its input by it, and docs/nccl-variables.md is written from it.
+//! The variables by which NCCL, RCCL and the plugin are tuned, in one table. `nccl variables` prints it, `nccl tune`
+//! checks its input with it, and docs/nccl-variables.md is generated from it.
 
 mod table;
 
@@ -15,32 +15,32 @@ use crate::values::Refusal;
 /// A variable of NCCL or RCCL.
 pub(super) struct Variable {
     pub(super) name: &'static str,
-    /// What it is about.
+    /// Topic of the variable.
     pub(super) group: &'static str,
-    /// The first release of NCCL that has it; empty if only RCCL does.
+    /// First release of NCCL that has it; empty if only RCCL has it.
     pub(super) since: &'static str,
-    /// The last one; empty if it is still there.
+    /// Last release that has it; empty if the newest has it.
     pub(super) until: &'static str,
     /// Whether RCCL of ROCm 6.2 has it.
     pub(super) in_rccl: bool,
     pub(super) default: &'static str,
     pub(super) values: Values,
     pub(super) what: &'static str,
-    /// What it did where it was measured; empty if it was not.
+    /// Measured effect; empty if it was not measured.
     pub(super) measured: &'static str,
 }
 
-/// What a variable may be.
+/// Values that a variable takes.
 pub(super) enum Values {
     /// A whole number in this range.
     Whole(i64, i64),
     Words(&'static [&'static str]),
-    /// Anything; the text says what it means.
+    /// Any text; this describes it.
     Text(&'static str),
 }
 
 const PREFIX_OF_OURS: &str = "POLYRAIL_";
-/// The releases that the table was read from.
+/// Releases whose sources the table was read from.
 const NEWEST_NCCL: &str = "2.30.7";
 const RCCL: &str = "ROCm 6.2.2";
 
@@ -78,7 +78,7 @@ impl Variable {
     }
 }
 
-/// Checks the value of a variable that somebody wants to try.
+/// Checks the value of a variable that a user wants to try.
 pub(super) fn check(name: &str, value: &str) -> Result<(), Refusal> {
     if let Some(setting) = name.strip_prefix(PREFIX_OF_OURS) {
         Config::builder().set(&setting.to_lowercase(), value)?;
@@ -109,7 +109,7 @@ pub(super) fn is_read_by_plugin(name: &str) -> bool {
     name.starts_with(PREFIX_OF_OURS) || READ_BY_PLUGIN.contains(&name)
 }
 
-/// Those of NCCL that are a setting's other name and change how fast the plugin is.
+/// Variables of NCCL that are another name of a setting, and change how fast the plugin is.
 const READ_BY_PLUGIN: [&str; 6] = [
     "NCCL_SOCKET_IFNAME",
     "NCCL_SOCKET_FAMILY",
@@ -119,7 +119,7 @@ const READ_BY_PLUGIN: [&str; 6] = [
     "NCCL_PROXY_APPEND_BATCH_SIZE",
 ];
 
-/// The name of the table that shares the longest beginning, if that is long enough to be no accident.
+/// Name in the table with the longest common prefix, if it is too long to be chance.
 fn closest(name: &str) -> Option<&'static str> {
     const LEAST: usize = 8;
     let upper = name.to_uppercase();

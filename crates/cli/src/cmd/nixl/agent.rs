@@ -16,11 +16,11 @@ use crate::crew::{Kept, Output, Worker, how};
 use crate::libraries::quoted;
 use crate::lines::LINE_MAX;
 
-/// The agent.
+/// Python program of the agent.
 const CHECK: &str = include_str!("check.py");
-/// Most lines of an agent that a finding shows.
+/// Maximum number of lines of an agent that a finding shows.
 const LINES_MAX: usize = 20;
-/// Time that an agent has. Its transfer may take 20 s of it.
+/// Time limit of an agent. Its transfer may take 20 s of it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The end of an agent and its output.
@@ -74,8 +74,8 @@ pub(crate) fn installed() -> Answer {
     }
 }
 
-/// Refuses an agent whose code others than root and this user can change, if this process has privileges. Agents of
-/// an ordinary user run such code, too.
+/// Refuses an agent whose code users other than root and this one can change, if this process has privileges. An
+/// ordinary user may run such code.
 fn require_trusted_agent(python: &Path, nixl: &Nixl, installed: &Path) -> io::Result<()> {
     if !is_privileged() {
         return Ok(());
@@ -98,8 +98,8 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
 /// Runs the agent with the environment's Python, in the folder `/`: Python takes modules from the current folder first,
 /// and other users may have put some there.
 ///
-/// With privileges it also leaves out the modules of PYTHONPATH and of the user's own folder, which were not judged.
-/// Returns `None` if it does not end in time.
+/// With privileges it also leaves out the modules of PYTHONPATH and of the user's own folder, which were not checked.
+/// Returns `None` if the agent does not end in time.
 fn run(python: &Path, nixl: &str, plugins: Option<&OsStr>) -> io::Result<Option<Ended>> {
     let mut command = Command::new(std::path::absolute(python)?);
     command.args(is_privileged().then_some("-I")).args(["-c", CHECK, nixl]).current_dir("/");
@@ -114,7 +114,7 @@ fn answer(command: Command, patience: Duration) -> io::Result<Option<Ended>> {
     let output = [Output::Kept(&stdout), Output::Kept(&stderr)];
     let mut agent = Worker::start_group(command, Stdio::null(), output)?;
     let status = agent.ended(patience)?;
-    // The rest of its output comes first.
+    // This reads the rest of its output first.
     drop(agent);
     Ok(status.map(|status| Ended { status, stdout: stdout.text(), stderr: stderr.text() }))
 }
@@ -132,7 +132,7 @@ fn unrun(python: &Path, error: &io::Error) -> String {
     format!("can't run {}: {error}{help}", python.display())
 }
 
-/// Adds commands that replace a file that can't be the backend by a good one.
+/// Adds commands that replace a file that can't be the backend.
 fn with_replacement(finding: Finding, installed: &Path) -> Finding {
     finding.command(format!("rm {}", quoted(installed))).command("polyrail nixl install")
 }
@@ -177,7 +177,7 @@ mod tests {
         assert!(shell("echo; sleep 600", Duration::from_millis(20)).is_none());
         let ended = shell("yes | head -c 3000000; echo why >&2; exit 3", PATIENCE).unwrap();
         assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(3), "why\n"));
-        // Its bound falls behind a line, so the last line break is cut off.
+        // The limit falls after a line, so the last line break is cut off.
         assert_eq!(ended.stdout.len(), LINE_MAX - 1);
         assert!(begin.elapsed() < 2 * PATIENCE, "{:?}", begin.elapsed());
     }

@@ -1,32 +1,32 @@
-//! Where a Python environment keeps NIXL.
+//! The folders of NIXL in a Python environment.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// NIXL, as pip has installed it.
+/// NIXL, as installed by pip.
 #[derive(Debug)]
 pub(super) struct Nixl {
-    /// `site-packages`.
+    /// The folder `site-packages`.
     pub(super) packages: PathBuf,
-    /// Where the agent's library is.
+    /// Folder of the agent's library.
     pub(super) libraries: PathBuf,
-    /// What the package is called, `nixl_cu12` for instance.
+    /// Name of the package, such as `nixl_cu12`.
     pub(super) name: String,
-    /// As its metadata has it.
+    /// Version in the package's metadata.
     pub(super) version: String,
     /// The interpreter of the environment, if it has one.
     pub(super) python: Option<PathBuf>,
 }
 
-/// How the folder of a package's libraries begins and ends.
+/// Beginning and end of the name of the folder of a package's libraries.
 const LIBRARIES: (&str, &str) = (".", ".mesonpy.libs");
-/// Packages of other names don't bring an agent.
+/// Beginning of the names of packages that contain an agent.
 const PACKAGE: &str = "nixl_cu";
 
 impl Nixl {
-    /// Looks in an environment, or in a folder of packages.
+    /// Finds NIXL in an environment, or in a folder of packages.
     pub(super) fn find(environment: &Path) -> Option<Self> {
-        // Also a link to a program that is gone, or that this user can't reach: running it tells.
+        // Accept a link to a program that is gone, or that this user can't reach: running it shows the error.
         let is_there = |python: &PathBuf| match python.symlink_metadata() {
             Err(error) => !polyrail_config::is_wrong_path(error.kind()),
             Ok(_) => true,
@@ -61,18 +61,18 @@ impl Nixl {
         })
     }
 
-    /// Where the agent looks for backends unless NIXL_PLUGIN_DIR says something else.
+    /// Folder in which the agent looks for backends unless NIXL_PLUGIN_DIR names another one.
     pub(super) fn plugins(&self) -> PathBuf {
         self.libraries.join("plugins")
     }
 
-    /// What the backends of the package need besides: they seek it beside their own folder's parent.
+    /// Folder of more libraries that the package's backends need. They look for it beside the parent of their folder.
     pub(super) fn needed(&self) -> PathBuf {
         self.packages.join(format!("{}.libs", self.name))
     }
 }
 
-/// Names in a folder, sorted; none if it can't be read.
+/// Sorted names in a folder; none if it can't be read.
 pub(super) fn entries(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());

@@ -17,25 +17,25 @@ use crate::files;
 use crate::stdout::say;
 use crate::unwritten::Unwritten;
 
-/// The file that lists the links this command made, a path in the folder on each line.
+/// File that lists the links that this command made: a path in the folder on each line.
 const OWN: &str = ".made-by-polyrail-nixl";
-/// Where the links to NIXL's libraries are.
+/// Folder of the links to NIXL's libraries.
 const LIBRARIES: &str = "nixl";
-/// The folder in that one which NIXL_PLUGIN_DIR names.
+/// Folder below that one, for NIXL_PLUGIN_DIR.
 const PLUGINS: &str = "plugins";
 
-/// The most bytes of the list that are read.
+/// Maximum number of bytes of the list that are read.
 const LIST_MAX: u64 = 1 << 20;
 
 /// The links in the three folders, by their names.
 #[derive(Default)]
 struct Links([BTreeSet<String>; 3]);
 
-/// What stands before a name in the list, by folder.
+/// Prefix of a name in the list, by folder.
 const PREFIXES: [&str; 3] = ["nixl/plugins/", "nixl/", ""];
 
 impl Links {
-    /// Reads the list of a folder. `None`: there is none.
+    /// Reads the list of a folder. `None`: the folder has none.
     fn read(folder: &OpenFolder) -> Result<Option<Self>, Fault> {
         let own = folder.path().join(OWN);
         if folder.find(OWN).map_err(|error| unread(&own, &error))?.is_none() {
@@ -48,7 +48,7 @@ impl Links {
         let mut links = Self::default();
         for line in text.lines() {
             let at = PREFIXES.iter().position(|prefix| line.starts_with(prefix));
-            // A name is a single part.
+            // A name is a single path component.
             if let Some(at) = at
                 && let name = &line[PREFIXES[at].len()..]
                 && !name.contains('/')
@@ -66,8 +66,8 @@ impl Links {
     }
 }
 
-/// Makes a folder in which the backends of NIXL are links. They look for what they need from where they are, so
-/// its folders lie to each other as those of the package do. Returns the one for NIXL_PLUGIN_DIR.
+/// Makes a folder of links to the backends of NIXL. Backends look for their libraries relative to their own place, so
+/// the folders lie to each other as those of the package do. Returns the folder for NIXL_PLUGIN_DIR.
 pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Fault> {
     if !folder.join(OWN).exists() && !entries(folder).is_empty() {
         let text = format!("{} has other files", folder.display());
@@ -76,7 +76,7 @@ pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Fault> {
         );
     }
     make_folders(folder, 0o777).map_err(Unwritten::at(folder))?;
-    // Agents may be started from elsewhere.
+    // Agents may be started in another folder.
     let folder = fs::canonicalize(folder).map_err(|error| unread(folder, &error))?;
     let top = OpenFolder::open(&folder).map_err(Unwritten::at(&folder))?;
     let mut known = Links::read(&top)?.unwrap_or_default();
@@ -97,10 +97,10 @@ pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Fault> {
     }
     for (known, wanted) in known.0.iter_mut().zip(&wanted) {
         let names = wanted.iter().map(|(name, _)| name.clone());
-        // A list of lines holds no such name.
+        // A list of lines can't hold such a name.
         known.extend(names.filter(|name| !name.contains('\n')));
     }
-    // The list comes first, so that no link stays that is not in it.
+    // Write the list first, so that no link remains that is not in it.
     let own = folder.join(OWN);
     files::replace(&own, known.text()).map_err(Unwritten::at(&own))?;
     for (folder, wanted) in [&plugins, &libraries, &top].into_iter().zip(&wanted) {
@@ -113,7 +113,7 @@ pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Fault> {
     Ok(plugins.path().to_owned())
 }
 
-/// Removes a folder of [`mirror`]: its links and the backend, and nothing else.
+/// Removes a folder that [`mirror`] made: only its links and the backend.
 pub(super) fn remove(path: &Path) -> Result<(), Fault> {
     let not_made = || {
         let text = format!("{} was not made by `polyrail nixl install --folder`", path.display());
@@ -165,7 +165,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The folder above, open, and the name in it, also of a path such as `.`.
+/// The open folder above and the name in it, also for a path such as `.`.
 fn whole(path: &Path) -> Result<(OpenFolder, OsString), Fault> {
     let path = OpenFolder::open(path).and_then(|folder| fs::canonicalize(folder.path()));
     let path = path.map_err(|error| unread(Path::new("the folder"), &error))?;
@@ -183,13 +183,13 @@ fn remove_links(folder: &OpenFolder, names: &BTreeSet<String>) -> Result<(), Fau
     Ok(())
 }
 
-/// Removes the backend, and returns whether it was Polyrail's, so that it is gone. `None`: it was not there.
+/// Removes the backend if it is Polyrail's. Returns whether it was. `None`: there was none.
 pub(super) fn remove_backend(folder: &OpenFolder) -> Result<Option<bool>, Fault> {
     let path = folder.path().join(PLUGIN);
     let file = match folder.read(PLUGIN) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        // Links and folders are not what `install` makes.
+        // A link or a folder of this name is not from `install`.
         Err(error) if error.kind() != ErrorKind::PermissionDenied => return Ok(Some(false)),
         Err(error) => return Err(unread(&path, &error)),
     };

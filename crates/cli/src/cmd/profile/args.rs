@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use polyrail_profile::{Load, PathKind};
-use polyrail_report::parse_sizes;
 
 use super::nccl::Mode;
 use crate::config_args::ConfigArgs;
 use crate::fault::Fault;
-use crate::values::{Refusal, folder_to_read, folder_to_write, library, word};
+use crate::values::{self, Refusal, folder_to_read, folder_to_write, library, word};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -107,7 +106,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Refuses what would have no effect.
+    /// Refuses options that would have no effect.
     pub(super) fn refuse_unused(&self) -> Result<(), Fault> {
         if let Some(mhz) = self.lock_clocks.filter(|_| self.gpus == Some(Gpus::None)) {
             let (fault, allowed) = ("there is no GPU whose clocks to lock", "without --gpus none");
@@ -189,7 +188,7 @@ pub(super) enum Warmup {
 }
 
 impl Way {
-    /// The word of a path on the command line.
+    /// Word of a path on the command line.
     pub(crate) fn word(kind: PathKind) -> String {
         let way = Self::value_variants().iter().find(|way| way.kind() == kind);
         let value = way.and_then(ValueEnum::to_possible_value);
@@ -243,7 +242,7 @@ fn pair(text: &str) -> Result<(u32, u32), Refusal> {
 }
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
-    let mut sizes = parse_sizes(text)?;
+    let mut sizes = values::sizes(text)?;
     sizes.sort_unstable();
     sizes.dedup();
     Ok(Sizes(sizes))
@@ -264,6 +263,7 @@ mod tests {
             assert!(pair(wrong).unwrap_err().to_string().contains("0-1"), "{wrong}");
         }
         assert_eq!(sizes("4,1KiB,4"), Ok(Sizes(vec![4, 1024])));
-        assert!(sizes("1K").is_err());
+        assert_eq!(sizes("1K"), Ok(Sizes(vec![1024])));
+        assert!(sizes("1Ki").is_err());
     }
 }

@@ -20,30 +20,30 @@ use crate::stdout::fitted;
 
 /// The plan has one sentinel after this many other steps.
 const SENTINEL_EVERY: u32 = 200;
-/// Between one endpoint there is no link.
+/// A link needs two endpoints.
 const ENDPOINTS_MIN: usize = 2;
-/// Both ends are in this process, so the loopback is a rail to all of them: the rails of `polyrail bench`.
+/// Both ends are in this process, so loopback addresses can be rails for all of them, as in `polyrail bench`.
 const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 
-/// Where `run.yml` has the settings of the engine.
+/// Key of the engine's settings in `run.yml`.
 pub(super) const ENGINE: &str = "engine";
 /// Groups of settings that change no time that is measured here.
 const WITHOUT_EFFECT: [&str; 3] = ["Rendezvous", "NCCL plugin", "Seeing inside"];
 
-/// Settings by name, as text that reads back.
+/// Settings by name, as text that parses to the same values.
 type Values = BTreeMap<String, String>;
 
-/// Everything that is known before memory is taken.
+/// Everything that is known before memory is allocated.
 pub(super) struct Choice {
     pub(super) options: StationOptions,
     pub(super) plan: Plan,
     /// The paths in the plan.
     pub(super) paths: Vec<PathKind>,
-    /// Where the run differs from what the user might expect.
+    /// Notes on differences from what the user might expect.
     pub(super) notes: Vec<String>,
-    /// How NCCL moves bytes, if it does.
+    /// Mode in which NCCL moves bytes, if it does.
     pub(super) nccl_mode: Mode,
-    /// The settings that somebody gave; not known of a profile that an older version began.
+    /// Settings that the user gave; `None` for a profile that an older version began.
     pub(super) engine: Option<Values>,
 }
 
@@ -85,7 +85,7 @@ impl Choice {
         Ok(choice)
     }
 
-    /// The plan for people.
+    /// The plan as text.
     pub(super) fn describe(&self, args: &Args) -> String {
         let estimate = self.estimate(&self.plan, args.verify == Switch::On);
         let mut table = Table::default()
@@ -146,14 +146,15 @@ impl Choice {
         text
     }
 
-    /// How long a plan between these endpoints takes. That is tried, and takes seconds itself.
+    /// Estimates how long a plan between these endpoints takes. Measures the speed of this machine, which takes
+    /// seconds.
     pub(super) fn estimate<'a>(&self, plan: &'a Plan, verify: bool) -> Estimate<'a> {
         let _progress =
             Progress::waiting("trying how fast this machine fills, compares and writes");
         Estimate::here(plan, verify, &self.options.config)
     }
 
-    /// Work whose time the estimate can't tell.
+    /// Names the work that the estimate does not include.
     fn beside(&self, args: &Args) -> String {
         let mut beside = Vec::new();
         match args.thermal_warmup {
@@ -219,7 +220,7 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, Fault> {
     Ok(spots)
 }
 
-/// Those of a folder, if this machine has them all.
+/// Endpoints of a folder's profile, if this machine has them all.
 fn spots_of(folder: &Folder) -> Option<Vec<Spot>> {
     let gpu = |address: &str| {
         let cuda = Cuda::load().ok()?;
@@ -233,8 +234,8 @@ fn spots_of(folder: &Folder) -> Option<Vec<Spot>> {
     folder.plan().endpoints.iter().map(spot).collect()
 }
 
-/// The engine's settings, but always with `path = tcp`: otherwise the path `tcp` would measure another one.
-/// A profile that is resumed keeps its own. The second are those to record.
+/// Returns the engine's settings, and those to record. `path` is always `tcp`: otherwise the path `tcp` would measure
+/// another one. A resumed profile keeps its settings.
 fn config(args: &Args, resumed: Option<&Folder>) -> Result<(Config, Option<Values>), Fault> {
     let given = args.config.builder()?.build()?;
     let mut builder = args.config.builder()?.set("path", "tcp")?;
@@ -253,14 +254,14 @@ fn config(args: &Args, resumed: Option<&Folder>) -> Result<(Config, Option<Value
     if !has_rails {
         builder = builder.set("rails", DEFAULT_RAILS)?;
     }
-    // The CPUs that the two ends of a bench would have; here all engines send and all receive.
+    // CPUs that both ends of a bench would have: here every engine sends and receives.
     for (name, cpus) in place_together(&builder.clone().build()?) {
         builder = builder.set(name, &cpus)?;
     }
     Ok((builder.build()?, engine))
 }
 
-/// Whether a setting changes what is measured here. Names of files are of this machine.
+/// Whether a setting changes what is measured here. Names of files only mean something on one machine.
 fn has_effect(row: &Row) -> bool {
     let is_elsewhere = row.name.ends_with("_file") || ["path", "listen_port"].contains(&row.name);
     !WITHOUT_EFFECT.contains(&row.group) && !is_elsewhere
@@ -273,7 +274,7 @@ fn engine_values(config: &Config) -> Values {
         .collect()
 }
 
-/// The settings that a profile was begun with, if it tells.
+/// Settings with which a profile was begun, if it has recorded them.
 fn begun_with(folder: &Folder) -> Option<Values> {
     let text = |(name, value): (&String, &serde_json::Value)| {
         Some((name.clone(), value.as_str()?.to_owned()))
@@ -281,7 +282,7 @@ fn begun_with(folder: &Folder) -> Option<Values> {
     folder.run().settings.get(ENGINE)?.as_object()?.iter().map(text).collect()
 }
 
-/// Samples of other settings would stand beside those that are there, and nothing would tell them apart.
+/// Refuses settings other than before: samples with both would be mixed, and nothing would distinguish them.
 fn refuse_other_settings(folder: &Folder, given: &Config, before: &Values) -> Result<(), Fault> {
     let differs = |row: Row| {
         let then = before.get(row.name).unwrap_or(&row.default);
@@ -293,7 +294,7 @@ fn refuse_other_settings(folder: &Folder, given: &Config, before: &Values) -> Re
     refuse_differences(folder, "settings", &differences)
 }
 
-/// Variables of NCCL that change what it does; those of its log don't.
+/// Refuses other variables of NCCL than before, if they change what it does. Those of its log don't.
 pub(super) fn refuse_other_environment(
     folder: &Folder,
     now: &BTreeMap<String, String>,
@@ -369,7 +370,7 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, Fault> {
     Ok(builder.build()?)
 }
 
-/// Refuses a list that names something twice: mostly a slip of the pen.
+/// Refuses a list that names something twice, which is mostly a typo.
 fn refuse_twice<T: PartialEq>(
     option: &'static str,
     given: &[T],
@@ -398,7 +399,7 @@ fn refuse_absent_pairs(
     Err(Fault::usage("--pairs", format!("{src}-{dst}"), fault, allowed))
 }
 
-/// Background needs other endpoints than the pair's own.
+/// Refuses background load if there are no endpoints for it beside the pair's own.
 fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), Fault> {
     for background in &args.load {
         let needed = if background.load() == Load::Disjoint { 4 } else { 3 };

@@ -1,4 +1,4 @@
-//! Locked clocks, only where somebody asked for them: [`ClockLock`] with this program as its guard.
+//! Locked clocks, only if the user asks for them: [`ClockLock`] with this program as its guard.
 
 use std::io::{self, Read};
 use std::process::Command;
@@ -12,7 +12,7 @@ use signal_hook::flag;
 use crate::fault::Fault;
 use crate::stdout::tell;
 
-/// Clocks are locked as long as this lives.
+/// Clocks that are locked until this is dropped.
 pub(super) struct Locked(ClockLock);
 
 impl Locked {
@@ -44,14 +44,14 @@ impl Drop for Locked {
     }
 }
 
-/// What the guard does: waits for the end of its input and restores the clocks.
+/// Runs the guard, which waits for the end of its input and restores the clocks.
 pub(super) fn guard(names: &[String]) -> Result<(), Fault> {
-    // Ctrl-C is for all processes of a terminal; this one ends last.
+    // Ctrl-C reaches all processes of a terminal, and this one must end last.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::default())
             .map_err(|source| Fault::system("catching signals", source))?;
     }
-    // An error of reading ends the wait as well as the end of the input does.
+    // A read error ends the wait, as the end of the input does.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     unlock_clocks(names).map_err(|why| {
         Fault::environment(format!("can't restore the clocks: {why}"))

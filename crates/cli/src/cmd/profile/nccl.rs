@@ -1,4 +1,4 @@
-//! NCCL for the path `nccl`: which library, and the environment that it reads once in a process.
+//! NCCL for the path `nccl`: its library, and the environment that it reads once in a process.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -21,7 +21,7 @@ pub(super) enum Mode {
     Socket,
 }
 
-/// The name of the setting in a folder.
+/// Name of the setting in a folder.
 pub(super) const MODE: &str = "nccl_mode";
 
 /// Variables for both modes. No send uses multicast, and NCCL has no other machine to find.
@@ -31,14 +31,14 @@ const SOCKET: [(&str, &str); 3] =
     [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NET", "Socket")];
 
 impl Mode {
-    /// The mode of the resumed folder, else the one of the options.
+    /// The mode of the resumed folder, else that of the options.
     pub(super) fn of(args: &Args, resumed: Option<&Folder>) -> Self {
         let before = resumed.and_then(|folder| folder.run().settings.get(MODE)?.as_str());
         let before = before.and_then(|word| Self::from_str(word, true).ok());
         before.or(args.nccl_mode).unwrap_or_default()
     }
 
-    /// As it stands in a folder.
+    /// Word for the mode in a folder.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::P2p => "p2p",
@@ -46,7 +46,7 @@ impl Mode {
         }
     }
 
-    /// The variables that this mode lacks. What a user set stays, but for what makes the mode.
+    /// Variables that this mode lacks. Keeps what a user set, except for the variables that make the mode.
     fn missing(self, is: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, &'static str)> {
         let unset = ALWAYS.into_iter().filter(|(name, _)| is(name).is_none());
         let mode: &[_] = if self == Self::Socket { &SOCKET } else { &[] };
@@ -55,10 +55,10 @@ impl Mode {
     }
 }
 
-/// The library, if it may be needed and is here; else a note says why not.
+/// Loads the library, if it may be needed. If it is missing, a note has the reason.
 ///
 /// # Errors
-/// One that is not here and was asked for, or that nothing needs.
+/// A library that is missing and was asked for, or that was given and is not needed.
 pub(super) fn library(
     args: &Args,
     resumed: Option<&Folder>,
@@ -95,8 +95,8 @@ pub(super) fn library(
     }
 }
 
-/// Begins this program anew if NCCL's settings are not in its environment: nobody else may change
-/// that of a process, and NCCL reads it when it likes.
+/// Starts this program again if NCCL's settings are not in its environment. Only a new process can have other variables
+/// safely, since NCCL reads them at any time.
 pub(super) fn settle(mode: Mode) -> Result<(), Fault> {
     let missing = mode.missing(|name| std::env::var(name).ok());
     if missing.is_empty() {
@@ -107,7 +107,7 @@ pub(super) fn settle(mode: Mode) -> Result<(), Fault> {
     Err(failed(Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec()))
 }
 
-/// Refuses what the path nccl can't.
+/// Refuses options that don't fit the path nccl.
 pub(super) fn refuse(args: &Args) -> Result<(), Fault> {
     let is_asked = args.paths.contains(&Way::Nccl);
     if is_asked && !args.load.is_empty() {

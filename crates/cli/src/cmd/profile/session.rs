@@ -1,4 +1,4 @@
-//! Fills a folder.
+//! Fills the folder of a profile.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use crate::unwritten::Unwritten;
 /// The message for an interrupt before anything has changed.
 pub(super) const UNCHANGED: &str = "interrupted: nothing was measured, and the folder is unchanged";
 
-/// The reason why a profile can't begin in this folder.
+/// Fault of a folder in which a profile can't begin.
 fn unwritten(dir: &Path, error: ProfileError) -> Fault {
     match error {
         ProfileError::Io { source, .. } => Unwritten::at(dir)(source).into(),
@@ -39,17 +39,17 @@ fn unwritten(dir: &Path, error: ProfileError) -> Fault {
     }
 }
 
-/// What is noted of a table that a folder no longer had.
+/// End of the note on a table that was missing in a folder.
 const LOST: &str = "was missing when the profile was resumed";
 
-/// The command line that began a profile, once another one went on with it.
+/// Setting with the command line that began a profile, once another one has resumed it.
 const FIRST_ARGUMENTS: &str = "first_arguments";
 
-/// Wall clock and reference clock may move apart by so much before a folder can't be resumed.
+/// A folder can be resumed as long as wall clock and reference clock have moved apart by at most this, in ns.
 const RESUME_APART_NS: i64 = 1_000_000_000;
 
-/// Measures what the folder lacks; returns what to print and the exit code. `claim` is on the folder
-/// that is resumed.
+/// Measures what the folder lacks. Returns the text to print and the exit code. `claim` is on the folder that is
+/// resumed.
 pub(super) fn fill(
     args: &Args,
     choice: Choice,
@@ -155,7 +155,7 @@ pub(super) fn fill(
     finish(recorder, run_file, outcome, begin.elapsed())
 }
 
-/// Warming again needs NVML, which tells temperatures, and transfers between GPUs.
+/// Refuses --rewarm without NVML, which reports temperatures, or without transfers between GPUs.
 fn refuse_rewarm(args: &Args, paths: &[PathKind], watcher: Option<&Watcher>) -> Result<(), Fault> {
     let lacks = match (args.rewarm, watcher) {
         (None, _) => return Ok(()),
@@ -169,7 +169,7 @@ fn refuse_rewarm(args: &Args, paths: &[PathKind], watcher: Option<&Watcher>) -> 
     Err(Fault::usage("--rewarm", "", lacks, allowed))
 }
 
-/// Each time that GPUs were warmed again, for the folder.
+/// Records in the folder each time that GPUs were warmed again.
 fn note_rewarmed(run: &mut Run, rewarmed: &[Rewarmed]) {
     if rewarmed.is_empty() {
         return;
@@ -186,7 +186,7 @@ fn note_rewarmed(run: &mut Run, rewarmed: &[Rewarmed]) {
     run.settings.insert("rewarmed".into(), list.collect());
 }
 
-/// What has no sample yet.
+/// Steps that have no sample yet.
 fn steps_left(args: &Args, choice: &Choice) -> Result<Vec<Step>, Fault> {
     let done = match &args.resume {
         Some(dir) => Folder::open(dir)?.samples()?,
@@ -212,7 +212,7 @@ fn title(plan: &Plan, next: &Configuration, repetition: u32) -> String {
     format!("{size} from {from} to {to} by the path {path}{beside}: {sample}")
 }
 
-/// One run over the steps that are left, with its progress shown: it begins at this share of the whole.
+/// Runs the steps that are left, and shows the progress, which begins at this share of the whole.
 fn pass(
     station: &mut Station,
     recorder: &Recorder,
@@ -318,7 +318,7 @@ fn open_watcher(devices: &[(u32, polyrail_gpu::Identity)], run: &mut Run) -> Opt
     }
 }
 
-/// What the timers can't tell, what measuring adds, and how long a flag takes between GPUs.
+/// Measures the floor of the timers, the overhead of measuring, and the latency of a flag between GPUs.
 fn measure_timers(
     station: &Station,
     run: &mut Run,
@@ -351,9 +351,9 @@ fn measure_timers(
     })
 }
 
-/// Goes on with a folder whose clock is still this machine's.
+/// Resumes a folder whose clock is still this machine's.
 fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, Fault> {
-    // Resuming begins missing tables anew. Note which ones, because the first samples lack them.
+    // Resuming makes missing tables again. Note which ones, because the first samples lack them.
     let lost: Vec<String> = Folder::open(dir)?
         .missing()?
         .into_iter()
@@ -380,13 +380,13 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, Fault> {
     Ok(recorder)
 }
 
-/// Adds sizes around every break that the analysis finds; says how many configurations are new.
+/// Adds sizes around every break that the analysis finds. Returns the number of new configurations.
 fn refine(recorder: &mut Recorder) -> Result<usize, Fault> {
     let extra = Analysis::of(recorder.folder(), Options::default())?.sizes_around_breaks(4);
     Ok(if extra.is_empty() { 0 } else { recorder.refine(extra)? })
 }
 
-/// What a device said of itself over the run; nothing if it said nothing.
+/// Temperature, power and clock of a device over the run; empty without any reading.
 fn thermal_summary(looks: &[Temperature], rank: u32) -> Vec<(String, Value)> {
     let looks: Vec<&Temperature> = looks.iter().filter(|look| look.rank == rank).collect();
     let range = |name: &str, values: Vec<f64>| {
@@ -411,8 +411,8 @@ fn thermal_summary(looks: &[Temperature], rank: u32) -> Vec<(String, Value)> {
     found
 }
 
-/// What measuring adds to a transfer that the host times is two looks at the clock: their share of the
-/// median time by size, in percent. What gates and stamps take is the floor of the timer.
+/// Overhead of measuring a transfer that the host times: two readings of the clock, in percent of the median time by
+/// size. The cost of gates and stamps is in the floor of the timer.
 fn overhead_by_host(
     recorder: &Recorder,
     floor_ns: Option<f64>,
@@ -470,7 +470,7 @@ mod tests {
         for one in &plan.configurations[before..] {
             assert!(one.stage == 1 && !one.size_bytes.is_power_of_two(), "{one:?}");
         }
-        // All of them are yet to be measured, and a sentinel may be among them.
+        // None of them is measured yet, and a sentinel may be among them.
         assert!(recorder.remaining().len() >= added * 6);
     }
 

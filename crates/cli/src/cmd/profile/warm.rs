@@ -6,15 +6,15 @@ use polyrail_profiler::{ProfilerError, Station, Watcher};
 
 use super::args::Warmup;
 
-/// Copies between two looks at the temperatures.
+/// Time of copying between two looks at the temperatures.
 const TURN: Duration = Duration::from_secs(1);
-/// Over how many turns the slope is taken, and how flat it must be: half a degree in ten seconds.
+/// Number of turns for the slope, and its limit: half a degree in ten seconds.
 const TURNS: usize = 10;
 const FLAT_C: f64 = 0.5;
 const SLOPE_MOST: Duration = Duration::from_secs(60);
 const FIXED: (Duration, f64, Duration) = (Duration::from_secs(60), 50.0, Duration::from_secs(180));
 
-/// Copies until the temperatures are as asked for, and says how it was.
+/// Copies until the temperatures are as requested. Returns a note on that.
 pub(super) fn warm(
     how: Warmup,
     station: &mut Station,
@@ -56,8 +56,8 @@ fn is_over(how: Warmup, history: &[Vec<f64>], elapsed: Duration) -> bool {
     }
 }
 
-/// Whether no device became warmer by more than half a degree in the last ten turns: the means of both
-/// halves are compared, for temperatures are whole degrees.
+/// Whether the temperature of each device changed by half a degree at most in the last ten turns. Compares the means of
+/// both halves, since temperatures are whole degrees.
 fn is_flat(history: &[Vec<f64>]) -> bool {
     let Some(recent) = history.len().checked_sub(TURNS).map(|first| &history[first..]) else {
         return false;

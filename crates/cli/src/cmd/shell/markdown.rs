@@ -51,7 +51,7 @@ Every refusal has two lines on standard error: what is wrong, with the field, it
 |---|---|
 ";
 
-/// The page for the whole program, which was built.
+/// The page of the whole program, which must be built.
 pub(super) fn page(program: &Command) -> String {
     let mut page = String::from(INTRODUCTION);
     for command in shown(program) {
@@ -142,7 +142,7 @@ fn explained(argument: &Arg) -> String {
     sentences.iter().map(|sentence| sentence.trim_end_matches('.')).collect::<Vec<_>>().join(". ")
 }
 
-/// A text in a cell of a table, where Markdown reads nothing into it.
+/// Escapes a text for a cell of a table.
 fn cell(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*")

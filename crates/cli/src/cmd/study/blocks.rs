@@ -1,18 +1,19 @@
-//! The engine of studies: blocks of cells, one after the other, until the effects are known or the time is up.
+//! Measures blocks of cells, one after the other, until the effects are known or the time is up.
 //!
-//! A block measures each of its cells once, in an order of its own, so that a drift of the machine cancels.
+//! A block measures each of its cells once, in a new order, so that a drift of the machine cancels.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Effect, Looks, Rule, Stopped};
 
+use super::outlook::{Outlook, note_of_load};
 use crate::fault::{Cause, Fault};
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
-use crate::stdout::complain;
+use crate::stdout::{complain, tell};
 
-/// The number of the baseline among the cells.
+/// Number of the baseline among the cells.
 pub(crate) const BASELINE: usize = 0;
 
 /// Measures the cells of one command.
@@ -22,7 +23,7 @@ pub(crate) trait Measurer {
     /// Seconds since the study began, without breaks.
     fn now_s(&self) -> f64;
 
-    /// The part of the study that is done.
+    /// Share of the study that is done.
     fn share(&self) -> f64;
 
     /// Measures a cell. Faults of the measurement name the cell.
@@ -33,7 +34,7 @@ pub(crate) trait Measurer {
         Ok(true)
     }
 
-    /// Keeps the block, which is whole.
+    /// Keeps a whole block.
     fn end_block(&mut self) -> Result<(), Fault> {
         Ok(())
     }
@@ -50,46 +51,46 @@ pub(crate) struct Place {
 /// A phase of a study, such as its confirmation.
 pub(crate) struct Phase {
     pub(crate) doing: &'static str,
-    /// The most blocks, if that is known.
+    /// Maximum number of blocks, if it is known.
     pub(crate) most: Option<usize>,
-    /// A cell that can't be measured is left out. Otherwise, and if it is the baseline, its fault ends the study.
+    /// Whether a cell that can't be measured is left out. Otherwise, and for the baseline, its fault ends the study.
     pub(crate) leaves_out: bool,
 }
 
-/// A phase whose figures decide when it ends.
+/// A phase whose results decide when it ends.
 pub(crate) struct Trial<'a> {
     pub(crate) phase: Phase,
     pub(crate) rule: Rule,
     pub(crate) looks: &'a Looks,
     pub(crate) until_s: f64,
-    /// Blocks that are measured even if the time is up.
+    /// Minimum number of blocks, even if the time is up.
     pub(crate) at_least: usize,
-    /// The advice for a time that is too short, if the user may give more.
+    /// Advice for a time that is too short, if the user may give more.
     pub(crate) more_time: Option<MoreTime>,
 }
 
 /// Advice to give a study more time.
 pub(crate) struct MoreTime {
-    /// The time to give, per time that the blocks need.
+    /// Ratio of the time to give to the time that the blocks need.
     pub(crate) factor: f64,
-    /// The remedy, in front of the seconds and behind them.
+    /// The help, before and after the seconds.
     pub(crate) help: [String; 2],
 }
 
 impl<'a> Trial<'a> {
-    /// The last phase, which confirms the finds of the others. It reaches its first look even if the time is up: without
-    /// that nothing is confirmed.
+    /// The last phase, which confirms the findings of the others. It reaches its first look even if the time is up:
+    /// nothing is confirmed without that look.
     pub(crate) fn last(phase: Phase, rule: Rule, looks: &'a Looks, until_s: f64) -> Self {
         Self { phase, rule, looks, until_s, at_least: looks.after[0], more_time: None }
     }
 
-    /// The rule for the effects that are reported after so many blocks.
+    /// Rule for the effects that are reported after this many blocks.
     pub(crate) fn rule_at(&self, blocks: usize) -> Rule {
         Rule { miss: self.looks.miss_at(blocks, 0), ..self.rule }
     }
 }
 
-/// Figures by block and cell.
+/// Results by block and cell.
 pub(crate) struct Blocks<F> {
     pub(crate) whole: Vec<BTreeMap<usize, F>>,
     pub(crate) left_out: Vec<usize>,
@@ -110,12 +111,12 @@ impl<F> Blocks<F> {
         cells
     }
 
-    /// The figures of a cell.
+    /// Results of a cell.
     pub(crate) fn of(&self, cell: usize) -> impl Iterator<Item = &F> {
         self.whole.iter().filter_map(move |block| block.get(&cell))
     }
 
-    /// The effect of a cell against the baseline, with these names. A cell that was left out has none.
+    /// Effect of a cell against the baseline, with these names. A cell that was left out has none.
     pub(crate) fn effect(
         &self,
         rule: Rule,
@@ -137,12 +138,36 @@ pub(crate) struct Study {
     pub(crate) interrupt: Interrupt,
     pub(crate) progress: Progress,
     pub(crate) notes: Vec<String>,
+    /// Announced work, until the first cell was measured.
+    pub(crate) outlook: Option<Outlook>,
 }
+
+/// A faster result is from a journal.
+const REPLAYED: Duration = Duration::from_millis(1);
 
 impl Study {
     pub(crate) fn begin() -> Result<Self, Fault> {
         let interrupt = Interrupt::install(AtOnce::Never)?;
-        Ok(Self { interrupt, progress: Progress::new(), notes: Vec::new() })
+        Ok(Self { interrupt, progress: Progress::new(), notes: Vec::new(), outlook: None })
+    }
+
+    /// Prints what will be measured, and how busy the machine is.
+    pub(crate) fn announce(&mut self, outlook: Outlook) {
+        tell!("polyrail: {}", outlook.line());
+        self.outlook = Some(outlook);
+        if let Some(note) = note_of_load() {
+            tell!("polyrail: {note}");
+            self.notes.push(note);
+        }
+    }
+
+    /// Prints the time of the whole study if the first cell took longer or shorter than announced.
+    fn correct(&mut self, took: Duration) {
+        if took >= REPLAYED
+            && let Some(line) = self.outlook.take().and_then(|outlook| outlook.corrected(took))
+        {
+            tell!("polyrail: {line}");
+        }
     }
 
     /// Measures a block in this order. Returns `false` if the time or an interrupt ended it early.
@@ -169,8 +194,12 @@ impl Study {
                 position + 1
             );
             self.progress.show(cells.share().min(1.0), &doing);
+            let begun = Instant::now();
             match cells.measure(at, &self.interrupt) {
-                Ok(figure) => drop(figures.insert(cell, figure)),
+                Ok(figure) => {
+                    self.correct(begun.elapsed());
+                    figures.insert(cell, figure);
+                }
                 Err(fault) if fault.cause == Cause::Interrupted => return Ok(false),
                 Err(fault) if phase.leaves_out && cell != BASELINE => {
                     self.notes.push(format!("left out: {fault}"));
@@ -245,7 +274,7 @@ fn foretell(trial: &Trial<'_>, before: usize, block_s: f64) {
 /// A time that ends before the first verdict.
 #[derive(Debug, PartialEq)]
 struct Short {
-    /// Blocks that fit into it.
+    /// Number of blocks that fit into the time.
     fit: usize,
     enough_s: f64,
 }

@@ -1,4 +1,4 @@
-//! One cell: its command, its figure, and its settings read back.
+//! One cell: its command, its result, and its settings read back.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -19,20 +19,20 @@ use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::stdout::excerpt;
 
-/// No command is ended before, however short the experiment is.
+/// Minimum time limit of a command, however short the experiment is.
 const LIMIT_LEAST: Duration = Duration::from_secs(60);
 /// Time for a command to end after SIGTERM.
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
-/// More output than any report has. Output beyond it is read and dropped, so that the command can end.
+/// Maximum output to keep, more than any report has. Output beyond it is read and dropped, so that the command can end.
 const OUTPUT_MAX: usize = 16 << 20;
 
 /// The result of a cell's command.
 pub(crate) struct Outcome {
     pub(crate) figure: f64,
-    /// User and system, of the command and of all that it waited for.
+    /// User and system CPU time of the command and of all processes that it waited for.
     pub(crate) cpu_seconds: Option<f64>,
     pub(crate) verified: Verified,
-    /// The reason why the cell is not what its name says, though its command ran as it should.
+    /// Reason why the cell is not what its name says, though its command succeeded.
     pub(crate) note: Option<String>,
 }
 
@@ -41,11 +41,11 @@ pub(crate) struct Runner<'a> {
     experiment: &'a Experiment,
     plan: &'a Plan,
     program: PathBuf,
-    /// For the level `matched` of bindings.
+    /// Bindings for the level `matched`.
     matched: Option<Suggestion>,
 }
 
-/// Refuses options of `bench` that there are not, before anything runs.
+/// Refuses unknown options of `bench` before anything runs.
 pub(crate) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), Fault> {
     let Measure::Bench(_) = &experiment.measure else { return Ok(()) };
     let fault = |fault: String, help: Option<String>| Fault {
@@ -87,7 +87,7 @@ pub(crate) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), 
 }
 
 /// Options that a cell may not have: the first two are added here.
-pub(crate) const OURS: &[&str] = &["--json", "--csv", "--listen", "--why"];
+pub(crate) const OURS: &[&str] = &["--json", "--no-limits", "--csv", "--listen", "--why"];
 
 fn is_option(word: &str, option: &str) -> bool {
     word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
@@ -100,7 +100,7 @@ impl<'a> Runner<'a> {
         Ok(Self { experiment, plan, program, matched })
     }
 
-    /// Runs a cell's command and reads its figure.
+    /// Runs a cell's command and reads its result.
     pub(crate) fn measure(&self, cell: usize, interrupt: &Interrupt) -> Result<Outcome, Fault> {
         let command = self.command(cell);
         let name = command.get_program().to_string_lossy().into_owned();
@@ -125,7 +125,7 @@ impl<'a> Runner<'a> {
         Ok(Outcome { figure, cpu_seconds, verified, note: self.idle_bindings(cell, &said.stdout) })
     }
 
-    /// A command that takes longer hangs.
+    /// Time limit of a command, which hangs if it takes longer.
     fn limit(&self) -> Duration {
         self.experiment.time.max(LIMIT_LEAST)
     }
@@ -134,17 +134,17 @@ impl<'a> Runner<'a> {
         let words = self.experiment.words_of(self.plan, cell);
         let mut settings = self.experiment.settings_of(self.plan, cell);
         let bindings = self.bindings(cell);
-        // As for factors, which win over what is given for every cell.
+        // Bindings win over settings that are given for every cell, as factors do.
         settings.retain(|(name, _)| !bindings.iter().any(|(bound, _)| bound == name));
         match &self.experiment.measure {
             Measure::Bench(_) => {
                 let mut command = Command::new(&self.program);
-                command.arg("bench").args(&words).args(["--json", "-"]);
+                command.arg("bench").args(&words).args(["--no-limits", "--json", "-"]);
                 for (name, value) in settings.iter().chain(&bindings) {
                     command.arg("--set").arg(format!("{name}={value}"));
                 }
                 if self.has_bindings() && bindings.is_empty() {
-                    // Else bench places threads by itself.
+                    // Otherwise bench places threads itself.
                     command.args(["--place", "none"]);
                 }
                 command
@@ -161,7 +161,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Variables that the cell does not leave as they are.
+    /// Variables that the cell changes.
     fn variables(&self, cell: usize) -> impl Iterator<Item = (&str, &str)> {
         let factors = self.experiment.factors.iter().zip(&self.plan.cells[cell]);
         let changed = factors
@@ -173,7 +173,7 @@ impl<'a> Runner<'a> {
         self.experiment.factors.iter().any(|factor| factor.kind == Kind::Bindings)
     }
 
-    /// The settings that the level of bindings stands for; none for the level `none`.
+    /// Settings for the level of bindings; none for the level `none`.
     fn bindings(&self, cell: usize) -> Vec<(String, String)> {
         let factors = self.experiment.factors.iter().zip(&self.plan.cells[cell]);
         let level = factors.clone().find(|(factor, _)| factor.kind == Kind::Bindings);
@@ -217,7 +217,7 @@ impl<'a> Runner<'a> {
         Ok(if all_reported && !has_silent { Verified::ReadBack } else { Verified::NotReported })
     }
 
-    /// Bindings that name none of the rails' interfaces bind nothing.
+    /// Note on bindings that name none of the rails' interfaces, and so bind nothing.
     fn idle_bindings(&self, cell: usize, output: &str) -> Option<String> {
         let bindings = self.bindings(cell);
         let (_, text) = bindings.first()?;
@@ -255,7 +255,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Each thread that was bound must run where it should.
+/// Checks that each bound thread runs where it should.
 fn check_threads(report: &Value) -> Result<(), String> {
     let threads = report.pointer("/placement/threads").and_then(Value::as_array);
     for thread in threads.into_iter().flatten() {
@@ -296,18 +296,18 @@ struct Said {
     timed_out: bool,
 }
 
-/// CPU time of the processes that this one has waited for, and of those that they have; `None` without
-/// a `/proc`.
+/// CPU time of the processes that this one has waited for, and of those that they have waited for; `None` without a
+/// `/proc`.
 fn cpu_of_children() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // Behind the name, which may hold anything: cutime and cstime are the fields 16 and 17 of all.
+    // Skip the name, which may contain anything. cutime and cstime are fields 16 and 17 of all.
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks = fields.split_whitespace().skip(13).take(2).map(|field| field.parse::<f64>().ok());
     let ticks = ticks.sum::<Option<f64>>()?;
     Some(ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Runs a command to its end; `None` if it was interrupted, and then the command has ended, too.
+/// Runs a command to its end. `None` after an interrupt, which ends the command, too.
 fn run(command: Command, limit: Duration, interrupt: &Interrupt) -> io::Result<Option<Said>> {
     let (stdout, stderr) = (Kept::bytes(OUTPUT_MAX), Kept::bytes(OUTPUT_MAX));
     let output = [Output::Kept(&stdout), Output::Kept(&stderr)];
@@ -315,9 +315,9 @@ fn run(command: Command, limit: Duration, interrupt: &Interrupt) -> io::Result<O
     let ended = worker.ended_unless(limit, interrupt)?;
     let timed_out = ended.is_none() && !interrupt.is_raised();
     let status = ended.map_or_else(|| worker.terminate(TERM_PATIENCE), Ok)?;
-    // Processes that the command left behind end, too.
+    // This also ends processes that the command left behind.
     drop(worker);
-    // A signal to the terminal's group may have ended the command before this process heard of it.
+    // A signal to the terminal's group may have ended the command before this process noticed it.
     let is_stopped = interrupt.is_raised() && (ended.is_none() || !status.success());
     let said = Said { status, stdout: stdout.text(), stderr: stderr.text(), timed_out };
     Ok((timed_out || !is_stopped).then_some(said))

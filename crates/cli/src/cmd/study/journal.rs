@@ -1,5 +1,5 @@
-//! Journals of studies: files of JSON, line by line, with which a run that ended early goes on. The first line says which
-//! run it is. A line that was torn by a kill is cut off.
+//! Journals of studies: files of JSON, line by line, with which a run that ended early goes on. The first line
+//! identifies the run. A line torn by a kill is cut off.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -17,7 +17,7 @@ use super::fault_of_read;
 use crate::fault::Fault;
 use crate::unwritten::Unwritten;
 
-/// Bytes of another run's first line that are read beyond the length of this run's, to say how they differ.
+/// Bytes of another run's first line to read beyond the length of this run's, to show how they differ.
 const FIRST_MORE: usize = 1 << 20;
 
 /// An open journal. No other process writes to it meanwhile.
@@ -27,7 +27,7 @@ pub(crate) struct Journal<Line> {
     of: PhantomData<fn(&Line)>,
 }
 
-/// Words for messages on the journals of one command.
+/// Words for messages about the journals of one command.
 pub(crate) struct Wording<'a> {
     /// The folder or file that the user named.
     pub(crate) place: &'a Path,
@@ -35,9 +35,9 @@ pub(crate) struct Wording<'a> {
     pub(crate) noun: &'static str,
     /// The noun for a run.
     pub(crate) run: &'static str,
-    /// The option that names another place, with a verb.
+    /// Advice that names the option for another place.
     pub(crate) elsewhere: &'static str,
-    /// The remedy for a line that can't be read.
+    /// The fix for a line that can't be read.
     pub(crate) repair: &'static str,
 }
 
@@ -65,11 +65,11 @@ impl Wording<'_> {
     }
 }
 
-/// Compares the first line of a journal with that of this run: the reason why the run can't go on behind it, with a remedy.
+/// Compares the first line of a journal with that of this run. Returns the reason why the run can't go on, with a fix.
 pub(crate) type Differs<'a> = &'a dyn Fn(&str) -> Option<(String, &'static str)>;
 
 impl<Line: Serialize + DeserializeOwned> Journal<Line> {
-    /// Makes the journal with this first line, or returns the other lines of one that is there.
+    /// Creates the journal with this first line, or returns the other lines of an existing one.
     pub(crate) fn open(
         path: &Path,
         wording: &Wording<'_>,
@@ -79,7 +79,7 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
         let is_new = !path.exists();
         let file = open_to_write(path, Opening::ReadAppend, 0o600).map_err(Unwritten::at(path))?;
         let mut journal = Self { path: path.to_owned(), file, of: PhantomData };
-        // The lock takes away permissions of other users, and a file that is no journal of this run must stay as it is.
+        // Locking takes permissions away from other users. Leave a file alone that is not a journal of this run.
         journal.check_first(wording, first, differs)?;
         wording.lock(path, &journal.file)?;
         // Another process may have written to it before the lock.
@@ -90,7 +90,7 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
         let begun = journal.file.set_len(0).map_err(Unwritten::at(path)).map_err(Fault::from);
         begun.and_then(|()| journal.write(first)).inspect_err(|_| {
             if is_new {
-                // A journal without its first line is of no run, so no run could go on with it.
+                // A journal without its first line does not belong to a run, so no run could go on with it.
                 let _ = remove_opened(path, &journal.file);
             }
         })?;
@@ -124,7 +124,7 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
         }
     }
 
-    /// Reads the lines behind the first, and cuts off a torn one.
+    /// Reads the lines after the first, and cuts off a torn one.
     fn read(&mut self, wording: &Wording<'_>) -> Result<Vec<Line>, Fault> {
         let mut bytes = Vec::new();
         let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut bytes));
@@ -144,7 +144,7 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
         };
         let lines = lines.map(line).collect::<Result<_, _>>()?;
         if whole < bytes.len() {
-            // The run was killed while it wrote a line, and the next one must not run into it.
+            // A kill tore the last line. The next one must not run into it.
             self.file.set_len(whole as u64).map_err(Unwritten::at(&self.path))?;
         }
         Ok(lines)
@@ -154,7 +154,7 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
         fault_of_read(&self.path)(error).with_help(wording.elsewhere)
     }
 
-    /// Keeps a line.
+    /// Adds a line.
     pub(crate) fn add(&mut self, line: &Line) -> Result<(), Fault> {
         self.write(&json!(line))
     }

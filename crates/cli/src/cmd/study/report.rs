@@ -1,4 +1,4 @@
-//! The report of a search for something better than the default, as sweep, autotune and nccl tune print it.
+//! The report of a search for something better than the default. Sweep, autotune and nccl tune print it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,22 +6,22 @@ use std::process::ExitCode;
 use polyrail_config::steers;
 use polyrail_experiment::{Better, Effect, Experiment};
 use polyrail_report::{Host, exit};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::files;
 use crate::stdout::{print, tell, wrapped_sentences};
 use crate::unwritten::Unwritten;
 
-/// The part that all such reports have.
-#[derive(Serialize)]
+/// The common part of these reports.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Comparison {
     pub(crate) schema_version: u32,
     pub(crate) version: String,
     pub(crate) host: Host,
-    /// The place of the figure in the output of the command.
+    /// Place of the result in the output of the command.
     pub(crate) figure: String,
-    /// Judged figures that are good.
+    /// Direction in which judged results are better.
     pub(crate) better: Better,
     pub(crate) blocks: usize,
     pub(crate) elapsed_s: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// A comparison that has found nothing yet, in a report of this version.
+    /// A comparison without findings, in a report of this version.
     pub(crate) fn of(schema_version: u32, experiment: &Experiment, better: Better) -> Self {
         Self {
             schema_version,
@@ -72,7 +72,7 @@ impl Comparison {
     }
 }
 
-/// Text that can't end a comment.
+/// Replaces characters that could end a comment.
 fn line(text: &str) -> String {
     text.replace(steers, " ")
 }

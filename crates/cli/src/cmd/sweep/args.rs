@@ -15,7 +15,7 @@ use crate::values::{
     time_within,
 };
 
-/// Short, because each cell is measured many times.
+/// Short workload, because each cell is measured many times.
 const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
 
 /// Settings and values without --over.
@@ -98,7 +98,7 @@ enum DesignWord {
 #[derive(Clone, Debug)]
 struct Bench(Vec<String>);
 
-/// A search as both commands want it.
+/// Options of a search, from either command.
 pub(super) struct Wanted {
     pub(super) name: &'static str,
     pub(super) over: Vec<Over>,
@@ -112,9 +112,20 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// The options of `bench` as reports and journals have them.
+    /// Options of `bench` for reports and journals, without the keys of connect strings.
     pub(super) fn shown_bench(&self) -> Vec<String> {
         self.bench.iter().map(|word| without_invitation(word)).collect()
+    }
+
+    /// Options that make the search shorter.
+    pub(super) fn less(&self) -> &'static str {
+        match self.budget {
+            // One round would rank nothing.
+            None if self.rounds > 2 => {
+                "--over chunk_bytes=512KiB,1MiB, --rounds 2 or --budget 2min"
+            }
+            _ => "--over chunk_bytes=512KiB,1MiB or --budget 2min",
+        }
     }
 }
 
@@ -156,7 +167,7 @@ fn check(name: &str, value: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses options that `bench` would refuse.
+/// Parses options of `bench`, and refuses those that it would refuse.
 fn bench(text: &str) -> Result<Bench, Refusal> {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let refused = |fault: &str| {

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use polyrail_experiment::{Effect, HeatMap, Sensitivity, unit_of};
 use polyrail_report::{Align, Spread, Table, counted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cmd::study::report::{Comparison, ComparisonReport};
 use crate::stdout::{fitted, wrapped_sentences};
 
-/// Raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 pub(super) const SCHEMA_VERSION: u32 = 1;
 
 /// The report of a sweep or autotune.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct SweepReport {
     #[serde(flatten)]
     pub(super) comparison: Comparison,
@@ -27,7 +27,7 @@ pub(super) struct SweepReport {
 }
 
 /// The best cell of the search.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Best {
     pub(super) is_default: bool,
     pub(super) levels: BTreeMap<String, String>,
@@ -35,8 +35,8 @@ pub(super) struct Best {
     pub(super) settings: BTreeMap<String, String>,
 }
 
-/// A cell and its figures.
-#[derive(Serialize)]
+/// A cell and its results.
+#[derive(Serialize, Deserialize)]
 pub(super) struct SweptCell {
     pub(super) levels: BTreeMap<String, String>,
     pub(super) measured: usize,
@@ -56,16 +56,11 @@ impl ComparisonReport for SweepReport {
             counted(self.comparison.blocks as u64, "block"),
             self.comparison.elapsed_s
         );
-        let mut table = Table::default()
-            .column("setting", Align::Left)
-            .column("matters", Align::Right)
-            .column("highest at", Align::Left)
-            .column("lowest at", Align::Left);
-        for one in &self.sensitivity {
-            let matters = format!("{:.1} %", one.percent);
-            table.row([one.factor.clone(), matters, one.highest.clone(), one.lowest.clone()]);
+        if self.cells.iter().all(|cell| cell.measured == 0) {
+            text.push_str("stopped in the first block: nothing is kept of it\n");
+            return text + &self.comparison.notes();
         }
-        text.push_str(&fitted(&table));
+        text.push_str(&fitted(&self.settings()));
         if let Some(map) = self.map_of_the_two_that_matter() {
             let figure = &self.comparison.figure;
             text.push_str(&format!(
@@ -94,7 +89,32 @@ impl ComparisonReport for SweepReport {
 }
 
 impl SweepReport {
-    fn verdict(&self) -> String {
+    /// Whether a cell was measured again. Otherwise its noise is not known, and no cell is better than another.
+    pub(super) fn is_ranked(&self) -> bool {
+        self.cells.iter().any(|cell| cell.measured > 1)
+    }
+
+    /// Table of how much each setting matters. Differences within the noise have no best value.
+    fn settings(&self) -> Table {
+        let mut table = Table::default()
+            .column("setting", Align::Left)
+            .column("matters", Align::Right)
+            .column("highest at", Align::Left)
+            .column("lowest at", Align::Left);
+        for one in &self.sensitivity {
+            let cells = match one.noise_percent {
+                Some(noise) if one.percent > noise => {
+                    [format!("{:.1} %", one.percent), one.highest.clone(), one.lowest.clone()]
+                }
+                Some(_) => ["within noise", "–", "–"].map(str::to_owned),
+                None => ["not ranked (one round)", "–", "–"].map(str::to_owned),
+            };
+            table.row([one.factor.clone()].into_iter().chain(cells));
+        }
+        table
+    }
+
+    pub(super) fn verdict(&self) -> String {
         let settings: Vec<String> =
             self.best.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         match (&self.proof, self.best.is_default) {
@@ -102,26 +122,35 @@ impl SweepReport {
             (None, _) if self.comparison.interrupted => {
                 "no answer: interrupted before all was measured and confirmed".to_owned()
             }
+            (_, true) if !self.is_ranked() => {
+                "keep the default: one round decides nothing about the others".to_owned()
+            }
             (_, true) => "keep the default: the median of no cell was better".to_owned(),
             (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
             (Some(proof), false) if self.comparison.keep_default => {
-                format!("keep the default: {} against it: {}", settings.join(" "), proof.words)
+                let settings = settings.join(" ");
+                format!("keep the default: no proof that {settings} is better: {}", proof.words)
             }
             (Some(proof), false) => {
-                format!("best: {}; against the default: {}", settings.join(" "), proof.words)
+                let best = if self.is_ranked() { "best: " } else { "" };
+                format!("{best}{}; against the default: {}", settings.join(" "), proof.words)
             }
         }
     }
 
     fn map_of_the_two_that_matter(&self) -> Option<&HeatMap> {
-        let names = [self.sensitivity.first()?, self.sensitivity.get(1)?].map(|one| &one.factor);
+        let two = [self.sensitivity.first()?, self.sensitivity.get(1)?];
+        let names = two.map(|one| &one.factor);
+        if !two.iter().all(|one| one.exceeds_noise()) {
+            return None;
+        }
         self.heat_maps
             .iter()
             .find(|map| names.contains(&&map.row_factor) && names.contains(&&map.column_factor))
     }
 }
 
-/// Figures with bars, which all users can tell apart. That is not so for colours.
+/// Table of results with bars. All users can tell bars apart, unlike colours.
 fn heat(map: &HeatMap) -> String {
     let all = || map.figures.iter().flatten().flatten().copied();
     let most = all().fold(f64::MIN, f64::max);
@@ -146,7 +175,7 @@ fn heat(map: &HeatMap) -> String {
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use polyrail_config::Config;
     use polyrail_experiment::{Better, Figure, Measure, Rule, Verdict};
     use polyrail_report::Host;
@@ -154,7 +183,7 @@ mod tests {
     use super::*;
     use crate::cmd::study::template;
 
-    fn report(pairs: &[(f64, f64)]) -> SweepReport {
+    pub(crate) fn report(pairs: &[(f64, f64)]) -> SweepReport {
         let rule = Rule { better: Better::Higher, precision: 0.01, miss: 0.05 };
         let proof = rule.against("best", "default", pairs);
         let settings = [("chunk_bytes", "1MiB"), ("congestion", "cubic")];
@@ -174,8 +203,55 @@ mod tests {
             heat_maps: Vec::new(),
             best: Best { is_default: false, levels: settings.clone(), settings },
             proof: Some(proof),
-            cells: Vec::new(),
+            cells: vec![SweptCell { levels: BTreeMap::new(), measured: 3, figure: None }],
         }
+    }
+
+    #[test]
+    fn a_difference_within_noise_has_no_best_value_and_one_round_no_noise() {
+        let one = |factor: &str, percent, noise_percent| Sensitivity {
+            factor: factor.to_owned(),
+            percent,
+            highest: "high".to_owned(),
+            lowest: "low".to_owned(),
+            noise_percent,
+        };
+        let mut report = report(&[]);
+        report.sensitivity = vec![one("channels", 12.8, Some(4.0)), one("sockets", 3.0, Some(4.0))];
+        let text = report.settings().fitted(None);
+        let row = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row(&text, "channels"), "channels 12.8 % high low");
+        assert_eq!(row(&text, "sockets"), "sockets within noise – –");
+        report.sensitivity = vec![one("channels", 12.8, None)];
+        let text = report.settings().fitted(None);
+        assert_eq!(row(&text, "channels"), "channels not ranked (one round) – –");
+    }
+
+    #[test]
+    fn one_round_ranks_nothing_and_names_no_best_cell() {
+        let mut wins = report(&[(12.0, 10.0); 8]);
+        wins.cells[0].measured = 1;
+        assert!(
+            wins.verdict()
+                .starts_with("chunk_bytes=1MiB congestion=cubic; against the default: +20.0 %")
+        );
+        let mut default = SweepReport { proof: None, ..wins };
+        default.best.is_default = true;
+        assert_eq!(
+            default.verdict(),
+            "keep the default: one round decides nothing about the others"
+        );
+    }
+
+    #[test]
+    fn a_sweep_that_was_stopped_before_its_first_figure_has_no_table() {
+        let mut stopped = report(&[]);
+        stopped.cells[0].measured = 0;
+        let text = stopped.text();
+        assert!(text.contains("nothing is kept of it\n") && !text.contains("setting"), "{text}");
     }
 
     #[test]
@@ -192,10 +268,9 @@ mod tests {
         );
         let none = report(&[(10.0, 10.0); 8]);
         assert_eq!(none.file(), None);
-        assert!(
-            none.text()
-                .contains("keep the default: chunk_bytes=1MiB congestion=cubic against it: 0.0 %")
-        );
+        assert!(none.text().contains(
+            "keep the default: no proof that chunk_bytes=1MiB congestion=cubic is better: 0.0 %"
+        ));
         let few = report(&[(12.0, 10.0); 3]);
         assert_eq!(few.file(), None, "three pairs prove nothing");
     }

@@ -1,8 +1,8 @@
-//! Figures that a sweep measured, in its journal. The journal's first line is the plan; each further line is a block, or a
-//! pair of the best cell and the default.
+//! Results of a sweep, in its journal. The journal's first line is the plan. Each further line is a block, or a pair of
+//! the best cell and the default.
 //!
-//! A search takes the same way through the same figures at the same times. So to go on, it begins from the start, and
-//! takes figures from the journal until there is none left. A block that was not whole is measured again.
+//! A search with the same results at the same times takes the same way. So to go on, it starts from the beginning, and
+//! takes results from the journal until none is left. An incomplete block is measured again.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -19,13 +19,13 @@ use crate::stdout::{excerpt, tell};
 
 const SCHEMA_VERSION: u32 = 1;
 
-/// A cell that was measured.
+/// A measured cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     cell: usize,
-    /// Seconds from the sweep's beginning to the measurement's, without breaks.
+    /// Beginning of the measurement, in seconds since the sweep began, without breaks.
     at_s: f64,
-    /// The figure, or the message of its fault.
+    /// The result, or the message of the measurement's fault.
     figure: Result<f64, String>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Replay {
     journal: Option<Journal<Block>>,
     /// Entries of the journal that the search has not reached.
     left: VecDeque<Entry>,
-    /// Of the block under way.
+    /// Entries of the block under way.
     begun: Vec<Entry>,
     begin: Instant,
     /// Time of earlier runs.
@@ -48,7 +48,7 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Makes the journal, or reads it to go on with it.
+    /// Creates the journal, or reads it to go on with it.
     pub(super) fn open(wanted: &Wanted, plan: &Plan) -> Result<Self, Fault> {
         let mut replay = Self {
             journal: None,
@@ -90,7 +90,7 @@ impl Replay {
         }
     }
 
-    /// The figure of the cell that is next: that of the journal, or else what `measure` returns.
+    /// Returns the result of the next cell: that of the journal, or else of `measure`.
     pub(super) fn figure(
         &mut self,
         cell: usize,
@@ -98,7 +98,7 @@ impl Replay {
     ) -> Result<f64, Fault> {
         match self.left.pop_front() {
             Some(next) if next.cell == cell => return next.figure.map_err(Fault::environment),
-            // Another order than then: the rest of the journal belongs to another search.
+            // The order has changed: the rest of the journal belongs to another search.
             Some(_) => self.left.clear(),
             None => {}
         }
@@ -112,7 +112,7 @@ impl Replay {
         figure
     }
 
-    /// Keeps the block that has ended.
+    /// Adds the block that has ended.
     pub(super) fn end_block(&mut self) -> Result<(), Fault> {
         let (block, ended_s) = (std::mem::take(&mut self.begun), self.now_s());
         match &mut self.journal {
@@ -122,7 +122,7 @@ impl Replay {
     }
 }
 
-/// The properties that a run that goes on must share with the one before. More time may be given.
+/// Properties that a resumed sweep must share with the one before. Its time may differ.
 fn first_line(wanted: &Wanted, plan: &Plan) -> Value {
     let about = host::describe();
     json!({
@@ -138,7 +138,7 @@ fn first_line(wanted: &Wanted, plan: &Plan) -> Value {
     })
 }
 
-/// The reason why a sweep can't go on behind a first line, with a remedy.
+/// The reason why a sweep can't go on after a first line, with a fix.
 fn differs(found: &str, now: &Value) -> Option<(String, &'static str)> {
     let then = serde_json::from_str::<Value>(found).ok();
     let Some(then) = then.filter(|first| first["sweep_journal"].is_u64()) else {
@@ -148,13 +148,13 @@ fn differs(found: &str, now: &Value) -> Option<(String, &'static str)> {
     Some((format!("is of another sweep: {}", difference(&then, now)?), help))
 }
 
-/// The first difference, for people.
+/// The first difference, as text.
 fn difference(then: &Value, now: &Value) -> Option<String> {
     let now = now.as_object()?;
     let (name, now) = now.iter().find(|(name, value)| then[name.as_str()] != **value)?;
     let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
     let (then, now) = (text(&then[name.as_str()]), text(now));
-    // Of long lists that begin alike the beginnings say nothing.
+    // Skip the common beginning of long lists, which says nothing.
     let alike = then.bytes().zip(now.bytes()).take_while(|(then, now)| then == now).count();
     let from = then[..then.floor_char_boundary(alike)].rfind("; ").map_or(0, |at| at + 2);
     let shown = |text: &str| {

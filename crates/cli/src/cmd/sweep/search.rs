@@ -14,6 +14,7 @@ use super::output::{Best, SCHEMA_VERSION, SweepReport, SweptCell};
 use super::replay::Replay;
 use crate::cmd::study::blocks::{BASELINE, Blocks, Measurer, Phase, Place, Study, Trial};
 use crate::cmd::study::cell::{Runner, check_command};
+use crate::cmd::study::outlook::{Outlook, time_of_bench};
 use crate::cmd::study::report::Comparison;
 use crate::cmd::study::{
     AGAIN_MAX, FIRST_SHARE, SEED, factors, fault_of_cell, fault_of_over, template,
@@ -21,9 +22,9 @@ use crate::cmd::study::{
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
-/// This part of the first block shows that the budget is [far](FAR_TOO_LONG) from enough for all of it.
+/// This part (1/N) of the first block shows whether the budget is [far](FAR_TOO_LONG) from enough for all of it.
 const TELLING_PART: usize = 10;
-/// The first ones take longer than the others.
+/// Minimum number of cells for that: the first ones take longer than the others.
 const TELLING_LEAST: usize = 3;
 const FAR_TOO_LONG: f64 = 2.0;
 /// Limit on the time of one cell.
@@ -35,11 +36,11 @@ struct Sweep<'a> {
     plan: &'a Plan,
     replay: Replay,
     budget: Option<Duration>,
-    /// The end of the search, until the best cell is confirmed.
+    /// End of a search with a budget, until the best cell is confirmed.
     limit_s: Option<f64>,
-    /// Cells that were measured.
+    /// Number of cells measured so far.
     done: usize,
-    /// Cells to measure in all; with a budget that depends on what is measured.
+    /// Number of cells to measure in all. With a budget it depends on the results.
     planned: usize,
 }
 
@@ -100,13 +101,21 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
         done: 0,
         planned: cells * wanted.rounds,
     };
+    study.announce(Outlook {
+        name: wanted.name.to_owned(),
+        cells,
+        rounds: wanted.budget.is_none().then_some(wanted.rounds),
+        most: wanted.budget,
+        cell: time_of_bench(&wanted.bench),
+        less: wanted.less().to_owned(),
+    });
     let finished = find(&mut study, &mut sweep, &mut search)?;
     let best = search.best();
     let proof = match finished && best != BASELINE {
         true => confirm(&mut study, &mut sweep, best, &experiment)?,
         false => None,
     };
-    let Study { interrupt, notes, progress } = study;
+    let Study { interrupt, mut notes, progress, .. } = study;
     drop(progress);
     let figures = search.first_figures();
     let factors = plan.factors.len();
@@ -116,6 +125,12 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
         measured: search.figures(cell).len(),
         figure: Spread::of(search.figures(cell)),
     };
+    let cells: Vec<SweptCell> = (0..cells).map(swept).collect();
+    let noise_percent = noise_percent(&cells);
+    if noise_percent.is_none() && !interrupt.is_raised() {
+        let more = if wanted.budget.is_some() { "give more --budget" } else { "use --rounds 3" };
+        notes.push(format!("one round: settings and cells are not ranked; {more}"));
+    }
     let settings = experiment.settings_of(&plan, best);
     let has_preset = plan.factors.iter().any(|factor| factor.name == "preset");
     Ok(SweepReport {
@@ -129,26 +144,34 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
         },
         command: wanted.name.to_owned(),
         bench: wanted.shown_bench(),
-        sensitivity: sensitivity(&plan, &figures),
+        sensitivity: sensitivity(&plan, &figures, noise_percent),
         heat_maps: pairs.map(|(row, column)| heat_map(&plan, &figures, row, column)).collect(),
         best: Best {
             is_default: best == BASELINE,
             levels: plan.level_map(best),
-            // A value that is the default must stand there if a preset would give another one.
+            // A default value must be listed if a preset would give another one.
             settings: settings
                 .into_iter()
                 .filter(|(name, value)| has_preset || !is_default(name, value))
                 .collect(),
         },
         proof,
-        cells: (0..cells).map(swept).collect(),
+        cells,
     })
 }
 
-/// Returns `false` if the search was interrupted.
+/// Noise in percent: half of the range of a cell's results, as the median of the cells that were measured again. `None`
+/// without such a cell.
+fn noise_percent(cells: &[SweptCell]) -> Option<f64> {
+    let again = cells.iter().filter(|cell| cell.measured > 1);
+    let noise = again.filter_map(|cell| Some(cell.figure.as_ref()?.half_range_percent()));
+    Spread::of(noise).map(|noise| noise.median)
+}
+
+/// Searches for the best cell. Returns `false` after an interrupt.
 fn find(study: &mut Study, sweep: &mut Sweep<'_>, search: &mut Search) -> Result<bool, Fault> {
     if sweep.budget.is_none() {
-        // The number of pairs that confirm the best is not known before the end.
+        // The number of pairs in the confirmation is not known before the end.
         study.progress.bound("at least");
     }
     let phase = Phase { doing: "", most: None, leaves_out: true };
@@ -170,14 +193,14 @@ fn find(study: &mut Study, sweep: &mut Sweep<'_>, search: &mut Search) -> Result
     Ok(true)
 }
 
-/// Compares the best cell with the default in pairs, in random order. `None` if it was interrupted.
+/// Compares the best cell with the default in pairs, in random order. `None` after an interrupt.
 fn confirm(
     study: &mut Study,
     sweep: &mut Sweep<'_>,
     best: usize,
     experiment: &Experiment,
 ) -> Result<Option<Effect>, Fault> {
-    // One comparison and so many blocks always have looks.
+    // `Looks::new` accepts one comparison and this many blocks.
     let Ok(looks) = Looks::new(1, AGAIN_MAX) else { return Ok(None) };
     if sweep.budget.is_none() {
         study.progress.bound("at most");
@@ -204,7 +227,7 @@ fn confirm(
     Ok((stopped != Stopped::Interrupted).then_some(proof))
 }
 
-/// A note on a search that leaves a part of its budget: more time would not change the answer.
+/// Note on a search that leaves a part of its budget: more time would not change the answer.
 fn early_end(budget: Option<Duration>, seconds: f64, search: &Search) -> Option<String> {
     let budget = budget.filter(|_| search.best() == BASELINE)?.as_secs_f64();
     Some(format!(
@@ -213,8 +236,8 @@ fn early_end(budget: Option<Duration>, seconds: f64, search: &Search) -> Option<
     ))
 }
 
-/// Refuses a budget that is too short to measure each cell once, after `measured` cells took `seconds`. Figures of some
-/// cells say nothing of the others, so there would be nothing to confirm.
+/// Refuses a budget that is too short to measure each cell once, after `measured` cells took `seconds`. Results of some
+/// cells say nothing about the others, so there would be nothing to confirm.
 fn check_budget(
     budget: Duration,
     seconds: f64,
@@ -247,7 +270,7 @@ fn experiment(wanted: &Wanted) -> Result<Experiment, Fault> {
         levels.extend(over.values.iter().filter(|value| !is_default(&over.name, value)).cloned());
         Ok(Factor { name: over.name.clone(), kind: Kind::Setting, levels, baseline: 0 })
     })?;
-    // There would be one cell, and nothing to compare it with.
+    // A single cell has nothing to be compared with.
     if let Some(first) = factors.first().filter(|_| factors.iter().all(|one| one.levels.len() == 1))
     {
         let fault = format!(
@@ -281,6 +304,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_noise_is_that_of_cells_that_were_measured_again() {
+        let cell = |figures: &[f64]| SweptCell {
+            levels: std::collections::BTreeMap::new(),
+            measured: figures.len(),
+            figure: Spread::of(figures.iter().copied()),
+        };
+        assert_eq!(noise_percent(&[cell(&[1.0]), cell(&[2.0]), cell(&[])]), None);
+        let noise = noise_percent(&[cell(&[1.0]), cell(&[9.0, 10.0, 12.0])]).unwrap();
+        assert!((noise - 15.0).abs() < 1e-9, "{noise}");
+    }
+
+    #[test]
     fn a_search_that_leaves_time_says_why() {
         let budget = Some(Duration::from_secs(15));
         let mut search = Search::halving(2, 0, Better::Higher, SEED);
@@ -301,7 +336,7 @@ mod tests {
             check_budget(budget, seconds, measured, 96).map_err(|it| it.to_string())
         };
         assert_eq!(check(0.0, 0), Ok(()));
-        // One cell says nothing of the others, and what is near may still come out right.
+        // One cell says nothing about the others, and a close estimate may still come out right.
         assert_eq!(check(2.0, 1), Ok(()));
         assert_eq!(check(2.0, 10), Ok(()));
         let early = check(4.0, 10).unwrap_err();

@@ -1,4 +1,4 @@
-//! What happened between two looks.
+//! Changes between two looks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -10,19 +10,19 @@ use super::find::is_there;
 use super::look::{EngineLook, Look, ProcessLook, RailLook};
 use super::unseen::Unseen;
 
-/// The version of the JSON; raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
-/// What happened in one interval, as JSON has it.
+/// Changes in one interval: the content of its JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Interval {
     pub(super) schema_version: u32,
-    /// Its end.
+    /// End of the interval.
     pub(super) unix_ms: u64,
     pub(super) processes: Vec<ProcessChange>,
     pub(super) events: Vec<Event>,
     pub(super) unseen: Vec<UnseenProcess>,
-    /// Sockets of engines, or under the names of such, that were not asked.
+    /// Number of sockets of engines, or with the names of engines, that were not asked.
     pub(super) sockets_not_asked: usize,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Interval {
 pub(super) struct ProcessChange {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// Between the two looks at it.
+    /// Time between the two looks at the process.
     pub(super) seconds: f64,
     pub(super) engines: Vec<EngineChange>,
     pub(super) threads: Vec<ThreadChange>,
@@ -42,9 +42,9 @@ pub(super) struct EngineChange {
     pub(super) run: String,
     pub(super) peers: u64,
     pub(super) operations: u64,
-    /// Over no rail: given to devices or CPUs that copy from end to end.
+    /// Payload over no rail that devices or CPUs copied from end to end.
     pub(super) copied_gb_per_s: f64,
-    /// Over no rail: left in memory that both processes have open.
+    /// Payload over no rail that stayed in memory which both processes have open.
     pub(super) shared_gb_per_s: f64,
     pub(super) rails: Vec<RailChange>,
 }
@@ -60,7 +60,7 @@ pub(super) struct RailChange {
     pub(super) resent_chunks: u64,
     pub(super) flows_up: u64,
     pub(super) flows_down: u64,
-    /// Of the slowest flow; `None` if none is up.
+    /// Round-trip time of the slowest flow; `None` if no flow is up.
     pub(super) round_trip_us: Option<f64>,
 }
 
@@ -71,16 +71,16 @@ pub(super) struct ThreadChange {
     pub(super) cpu_percent: f64,
 }
 
-/// Something worth a line of its own.
+/// A change that has a separate line.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Event {
     pub(super) event: What,
     pub(super) pid: u32,
     pub(super) engine: String,
     pub(super) rail: Option<String>,
-    /// Towards these.
+    /// Peers of the rail that it concerns.
     pub(super) peers: Vec<String>,
-    /// How many flows or chunks.
+    /// Number of flows or chunks.
     pub(super) count: Option<u64>,
 }
 
@@ -95,14 +95,14 @@ pub(super) enum What {
     ChunksResent,
 }
 
-/// A process that shows nothing.
+/// A process whose engines can't be seen.
 #[derive(Debug, Serialize)]
 pub(super) struct UnseenProcess {
     pub(super) pid: u32,
     pub(super) why: String,
 }
 
-/// The looks that have been, as far as the next one needs them.
+/// The last looks, as far as the next one needs them.
 pub(super) struct Watch {
     last: BTreeMap<u32, ProcessLook>,
     /// Processes that did not answer at the last look: their engines began before it.
@@ -119,7 +119,7 @@ impl Watch {
         self.last.values().all(|process| process.engines.is_empty())
     }
 
-    /// What happened since the look before.
+    /// Returns the changes since the look before.
     pub(super) fn next(&mut self, look: Look) -> Interval {
         let mut interval = Interval {
             schema_version: SCHEMA_VERSION,
@@ -145,7 +145,7 @@ impl Watch {
         }
         for (pid, process) in before {
             if look.unseen.contains_key(&pid) && is_there(pid) {
-                // It is late this time; what it says later is held against what it said last.
+                // The process is late this time. Its next answer is compared with its last one.
                 self.last.insert(pid, process);
             } else {
                 interval.events.extend(ended(pid, process.engines.keys()));
@@ -187,7 +187,7 @@ impl Interval {
 }
 
 fn between(before: Instant, now: Instant) -> f64 {
-    // The two are never the same, and nothing may be divided by 0.
+    // A divisor must not be 0.
     (now - before).as_secs_f64().max(1e-6)
 }
 
@@ -207,7 +207,7 @@ fn engine(name: &str, before: &EngineLook, now: &EngineLook, seconds: f64) -> En
     }
 }
 
-/// Each rail towards all peers together.
+/// Changes of each rail, towards all peers together.
 fn rails(before: &EngineLook, now: &EngineLook, seconds: f64) -> Vec<RailChange> {
     let names: BTreeSet<&String> = now.rails.keys().map(|(rail, _)| rail).collect();
     let change = |name: &String| {
@@ -238,7 +238,7 @@ fn rails(before: &EngineLook, now: &EngineLook, seconds: f64) -> Vec<RailChange>
     names.into_iter().map(change).collect()
 }
 
-/// What happened to the rails of an engine, by rail.
+/// Events of the rails of an engine, by rail.
 fn events(pid: u32, engine: &str, before: &EngineLook, now: &EngineLook) -> Vec<Event> {
     let mut seen: BTreeMap<(&String, What), (Vec<String>, u64)> = BTreeMap::new();
     let mut note = |rail, what, peer: &String, count| {
@@ -254,7 +254,7 @@ fn events(pid: u32, engine: &str, before: &EngineLook, now: &EngineLook) -> Vec<
         if before.flows_up > 0 && now.flows_up == 0 {
             note(rail, What::RailCut, peer, 0);
         }
-        // The first flows of a new peer are no news.
+        // The first flows of a new peer are not news.
         if before.flows_up == 0 && now.flows_up > 0 && now.lost_flows > 0 {
             note(rail, What::RailBack, peer, 0);
         }
@@ -288,7 +288,7 @@ fn of_engine(event: What, pid: u32, engine: &str) -> Event {
     Event { event, pid, engine: engine.to_owned(), rail: None, peers: Vec::new(), count: None }
 }
 
-/// A counter begins anew when a peer is added again; one that was not there before began at 0.
+/// Growth of a counter. It starts again when a peer is added again, and a new counter began at 0.
 fn grown(before: Option<u64>, now: u64) -> u64 {
     let before = before.filter(|before| *before <= now);
     now - before.unwrap_or(0)
@@ -296,7 +296,7 @@ fn grown(before: Option<u64>, now: u64) -> u64 {
 
 fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
     let rate = bytes as f64 / seconds / 1e9;
-    // A byte per second is enough.
+    // Whole bytes per second are enough.
     (rate * 1e9).round() / 1e9
 }
 

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail_metrics::{Answers, LOCAL_THREAD, NoAnswer, ask_local};
+use polyrail_metrics::{Answers, LOCAL_THREAD, NoAnswer, ask_folder, ask_local};
 use rustix::process::Uid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::look::{Look, ProcessLook, name, numbers};
 use super::unseen::Unseen;
+use crate::cmd::exporter::packaged;
 use crate::fault::Fault;
 
-/// Every engine has a thread of this name.
+/// Name of a thread that every engine has.
 const CONTROL: &str = "pr-control";
-/// How often to search all threads of the machine. New engines in the namespaces that are known are found
-/// at each look.
+/// Interval between searches of all threads of the machine. Each look finds new engines in known namespaces.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
-/// Other network namespaces that a look enters.
+/// Maximum number of other network namespaces that a look enters.
 const MOST_VISITS: usize = 64;
 
 /// Help for a PID without an engine.
@@ -41,7 +41,7 @@ pub(super) struct Finder {
 struct Process {
     pid: u32,
     user: u32,
-    /// The network namespaces of its engines, each with its file; none if this process may not know them.
+    /// Network namespaces of its engines, each with its file; none if this process may not know them.
     networks: BTreeMap<Identity, PathBuf>,
 }
 
@@ -75,7 +75,8 @@ impl Finder {
                     Err(NoAnswer::Late) => Err(Unseen::Late),
                     Err(NoAnswer::Garbage) => Err(Unseen::Garbage),
                 };
-                // It may have a socket in each of two namespaces, and its forked child one that nobody answers.
+                // A process may have a socket in each of two namespaces, and its forked child one that is never
+                // answered.
                 if seen.is_ok() || !matches!(found.get(&pid), Some(Ok(_))) {
                     found.insert(pid, seen);
                 }
@@ -83,11 +84,15 @@ impl Finder {
         };
         let own = rustix::process::geteuid();
         let here = network(Path::new("/proc/thread-self/ns/net"));
+        // The folder has engines of other users. An engine that is in both places answers the same.
+        if let Some(Ok(answers)) = packaged().map(|folder| ask_folder(&folder, self.only)) {
+            add(&mut found, answers);
+        }
         match ask_local(self.only) {
             Ok(answers) => add(&mut found, answers),
             Err(error) => self.all_fail(here, &error, &mut found),
         }
-        // All at once: any user may make namespaces in which nothing answers.
+        // All at the same time: any user may make namespaces in which nothing answers.
         let mut visits = Vec::new();
         for (index, (there, file)) in fair(&self.processes, here, own).into_iter().enumerate() {
             visits.push((
@@ -120,7 +125,7 @@ impl Finder {
         Look::new(at, found, not_asked)
     }
 
-    /// Brings the list of processes up to date, now and then.
+    /// Updates the list of processes if the last search is old.
     fn search(&mut self) {
         let is_due = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
         if !is_due {
@@ -150,11 +155,11 @@ impl Finder {
     }
 }
 
-/// Other network namespaces with engines, and a file of each: those of the calling user first, then one of each other user
-/// in turn, the oldest first.
+/// Other network namespaces with engines, and a file of each: those of the calling user first, then one of each other
+/// user, alternating, the oldest first.
 fn fair(processes: &[Process], here: Option<Identity>, own: Uid) -> Vec<(Identity, PathBuf)> {
     let mut all = BTreeMap::new();
-    // One that several users share is the calling user's, or the lowest number's.
+    // A namespace that several users share is the calling user's, or that of the lowest number.
     let rank = |user: u32| (user != own.as_raw(), user);
     for process in processes {
         for (network, file) in &process.networks {
@@ -176,8 +181,8 @@ fn fair(processes: &[Process], here: Option<Identity>, own: Uid) -> Vec<(Identit
     found.into_iter().map(|(_, visit)| visit).collect()
 }
 
-/// Asks those in the network namespace of this file. A namespace belongs to a thread, so one that ends
-/// right away visits it.
+/// Asks the engines in the network namespace of this file. A namespace belongs to a thread, so a short-lived thread
+/// enters it.
 fn visit(file: PathBuf, only: Option<u32>) -> io::Result<JoinHandle<io::Result<Answers>>> {
     let ask = move || {
         let namespace = File::open(file)?;
@@ -191,7 +196,7 @@ fn too_many() -> io::Error {
     io::Error::other(format!("there are more than {MOST_VISITS} with engines"))
 }
 
-/// `None`: it has no engine, or is gone.
+/// Returns `None` if the process has no engine, or is gone.
 fn process(pid: u32) -> Option<Process> {
     let folder = Path::new("/proc").join(pid.to_string());
     let tasks = folder.join("task");
@@ -215,8 +220,8 @@ fn still_has_engine(pid: u32) -> bool {
     process(pid).is_some()
 }
 
-/// Whether a user namespace with this map knows a user. Root of one, as in a lab, may not look at the
-/// others, all of which have one number there.
+/// Whether a user namespace with this map knows a user. Root of such a namespace, as in a lab, may not look at the
+/// other users, which all have one number there.
 fn is_mapped(map: &str, user: u32) -> bool {
     let range = |line: &str| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -271,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_process_without_an_engine_is_none_of_ours_and_one_that_is_gone_is_refused() {
-        // Not this one: other tests run engines in it.
+        // Not this process: other tests run engines in it.
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let found = process(other.id());
         drop(other.stdin.take());

@@ -1,4 +1,4 @@
-//! What engines said at one moment.
+//! Answers of engines at one moment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub(super) struct Look {
     pub(super) at: Instant,
     pub(super) processes: BTreeMap<u32, ProcessLook>,
     pub(super) unseen: BTreeMap<u32, Unseen>,
-    /// Sockets that were not asked, since others hold too many.
+    /// Number of sockets that were not asked, since others hold too many.
     pub(super) not_asked: usize,
 }
 
@@ -25,22 +25,22 @@ pub(super) struct ProcessLook {
     pub(super) at: Instant,
     pub(super) name: String,
     pub(super) engines: BTreeMap<String, EngineLook>,
-    /// By number; none if the kernel does not count the time of threads.
+    /// Threads by number; none if the kernel does not count the time of threads.
     pub(super) threads: BTreeMap<u32, ThreadLook>,
 }
 
 /// Counters of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct EngineLook {
-    /// Tells it from one that had its name before.
+    /// Distinguishes the engine from an earlier one of the same name.
     pub(super) run: String,
     pub(super) peers: u64,
     pub(super) operations: u64,
-    /// By peer.
+    /// Bytes by peer.
     pub(super) copied_bytes: BTreeMap<String, u64>,
-    /// By peer.
+    /// Bytes by peer.
     pub(super) shared_bytes: BTreeMap<String, u64>,
-    /// By rail and peer.
+    /// Counters by rail and peer.
     pub(super) rails: BTreeMap<(String, String), RailLook>,
 }
 
@@ -60,11 +60,11 @@ pub(super) struct RailLook {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ThreadLook {
     pub(super) name: String,
-    /// Time on CPUs since it began.
+    /// Time on CPUs since the thread began.
     pub(super) cpu_ns: u64,
 }
 
-/// Threads of engines have names that begin so.
+/// Beginning of the names of engines' threads.
 const OURS: &str = "pr-";
 
 impl Look {
@@ -89,7 +89,7 @@ impl Look {
 }
 
 impl ProcessLook {
-    /// What it said just now, with the times of its threads.
+    /// Takes a process's answer, and the times of its threads.
     pub(super) fn of(pid: u32, figures: &[Figure]) -> Self {
         let folder = Path::new("/proc").join(pid.to_string());
         Self {
@@ -101,7 +101,7 @@ impl ProcessLook {
     }
 }
 
-/// Figures that are not shown are left out.
+/// Counters by engine. Leaves out metrics that are not shown.
 fn engines(figures: &[Figure]) -> BTreeMap<String, EngineLook> {
     let mut engines: BTreeMap<String, EngineLook> = BTreeMap::new();
     for figure in figures {
@@ -137,7 +137,7 @@ fn threads(folder: &Path) -> BTreeMap<u32, ThreadLook> {
     let thread = |tid: u32| {
         let task = tasks.join(tid.to_string());
         let name = name(&task).filter(|name| name.starts_with(OURS))?;
-        // As the kernel's `Documentation/scheduler/sched-stats.rst` has it: first the time on CPUs, in ns.
+        // By the kernel's `Documentation/scheduler/sched-stats.rst`, the first number is the time on CPUs, in ns.
         let schedstat = fs::read_to_string(task.join("schedstat")).ok()?;
         let cpu_ns = schedstat.split_whitespace().next()?.parse().ok()?;
         Some((tid, ThreadLook { name, cpu_ns }))
@@ -145,7 +145,7 @@ fn threads(folder: &Path) -> BTreeMap<u32, ThreadLook> {
     numbers(&tasks).into_iter().filter_map(thread).collect()
 }
 
-/// The name of a process or thread, which may hold any bytes.
+/// Name of a process or thread, which may contain any bytes.
 pub(super) fn name(folder: &Path) -> Option<String> {
     let name = fs::read(folder.join("comm")).ok()?;
     Some(harmless(String::from_utf8_lossy(&name).trim_end(), &[]))
@@ -209,7 +209,7 @@ mod tests {
         let (begin, begins) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("pr-test".into());
         let thread = thread.spawn(move || {
-            // By now it has its name.
+            // The thread has its name by now.
             begin.send(()).unwrap();
             let _ = ends.recv();
         });

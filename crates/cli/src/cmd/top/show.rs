@@ -4,23 +4,25 @@ use std::collections::VecDeque;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_micros};
 
-use super::change::{EngineChange, Event, Interval, ProcessChange, What};
+use super::change::{EngineChange, Event, Interval, ProcessChange, RailChange, What};
 use crate::stdout::{fitted, redraw, say_to_reader};
 use crate::unwritten::NobodyReads;
 
 #[derive(Debug)]
 pub(super) enum Show {
-    /// A terminal, drawn anew, with the last events: each interval alone would show them for too short.
+    /// A terminal, redrawn with the last events: one interval would show them for too short a time.
     Screen { events: VecDeque<String> },
-    /// One line for each rail, event and process, each with the time and the process.
+    /// A line for each rail, event and process, with the time and the process.
     Lines,
-    /// A document on a line.
+    /// A JSON document on one line.
     Json,
 }
 
-/// Events that a screen shows.
+/// Beginning of a screen's first line.
+pub(super) const HEAD: &str = "polyrail top  q or Ctrl-C ends";
+/// Maximum number of events on a screen.
 const MOST_EVENTS: usize = 8;
-/// Peers that an event names.
+/// Maximum number of peers that an event names.
 const MOST_NAMED: usize = 2;
 
 impl Show {
@@ -37,7 +39,7 @@ impl Show {
                 let now = polyrail_log::utc_now();
                 lines(interval).iter().try_for_each(|line| say_to_reader(&format!("{now} {line}")))
             }
-            // Text, numbers and lists of them: there is nothing here that JSON can't say.
+            // Text, numbers and lists of them always have a JSON form.
             Self::Json => say_to_reader(&serde_json::to_string(interval).unwrap_or_default()),
         }
     }
@@ -103,10 +105,37 @@ fn rails(interval: &Interval) -> Table {
             }
         }
     }
+    if let Some(sum) = sum(interval) {
+        table.row(sum);
+    }
     table
 }
 
-/// As wide as any other: columns that change with the figures move the names of rails, and break them.
+/// The last row if there are several: the sum of all rails of all engines.
+fn sum(interval: &Interval) -> Option<[String; 9]> {
+    let engines = || interval.processes.iter().flat_map(|process| &process.engines);
+    let rails = || engines().flat_map(|engine| &engine.rails);
+    if rails().count() < 2 {
+        return None;
+    }
+    let count = |of: fn(&RailChange) -> u64| rails().map(of).sum::<u64>();
+    let sent: f64 = rails().map(|rail| rail.sent_gb_per_s).sum();
+    let received: f64 = rails().map(|rail| rail.received_gb_per_s).sum();
+    let up = count(|rail| rail.flows_up);
+    Some([
+        "all".to_owned(),
+        counted(engines().count() as u64, "engine"),
+        counted(rails().count() as u64, "rail"),
+        rate(sent),
+        rate(received),
+        count(|rail| rail.retransmits).to_string(),
+        count(|rail| rail.resent_chunks).to_string(),
+        String::new(),
+        format!("{up}/{}", up + count(|rail| rail.flows_down)),
+    ])
+}
+
+/// Formats a rate in a fixed width: columns that change with the values move the names of rails, and break them.
 fn rate(gb_per_s: f64) -> String {
     if gb_per_s > 0.0 && gb_per_s < 0.01 {
         "<.01".to_owned()
@@ -126,7 +155,7 @@ fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<Stri
             below.push(format!("{} {}: {}", process.pid, process.name, threads(process)));
         }
     }
-    let mut screen = vec![format!("polyrail top  {now}  Ctrl-C ends")];
+    let mut screen = vec![format!("{HEAD}  {now}")];
     screen.extend(fitted(&rails(interval)).lines().map(str::to_owned));
     screen.extend(below);
     screen.extend(events.iter().cloned());
@@ -136,7 +165,7 @@ fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<Stri
     screen
 }
 
-/// What an engine moves over no rail, and that it has none to show.
+/// Rates of an engine over no rail, and `no peer` if it has no rails.
 fn apart(engine: &EngineChange) -> impl Iterator<Item = String> {
     let moved = |what: &str, rate: f64| {
         (rate > 0.0).then(|| format!("{what} {} GB/s", show_gb_per_s(rate)))
@@ -184,7 +213,6 @@ fn event(event: &Event) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::change::RailChange;
     use super::*;
 
     #[test]
@@ -222,6 +250,10 @@ mod tests {
     }
 
     fn shown(engine: &str, rail: RailChange) -> String {
+        shown_all(engine, vec![rail])
+    }
+
+    fn shown_all(engine: &str, rails_of_engine: Vec<RailChange>) -> String {
         let engine = EngineChange {
             name: engine.into(),
             run: String::new(),
@@ -229,7 +261,7 @@ mod tests {
             operations: 0,
             copied_gb_per_s: 0.0,
             shared_gb_per_s: 0.0,
-            rails: vec![rail],
+            rails: rails_of_engine,
         };
         let process = ProcessChange {
             pid: 4_194_304,
@@ -277,5 +309,18 @@ mod tests {
                 assert_eq!(headings(rail), usual, "{rate} {round_trip_us:?}");
             }
         }
+    }
+
+    #[test]
+    fn the_last_row_is_the_sum_of_several_rails() {
+        let (one, mut other) = (rail("eth0"), rail("eth1"));
+        (other.sent_gb_per_s, other.retransmits, other.flows_down) = (0.7, 4, 0);
+        let text = shown_all("vm:16277", vec![one, other]);
+        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last[..5], ["all", "1", "engine", "2", "rails"], "{text}");
+        assert!(last.contains(&"13.0") && last.contains(&"123460"), "{text}");
+        assert!(last.contains(&"32/48"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(!shown("vm:16277", rail("eth0")).contains("all"));
     }
 }

@@ -1,5 +1,7 @@
 //! Reasons why `top` can't show the engine of a process.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::fault::Fault;
 
 /// A reason why `top` can't show the engine of a process.
@@ -21,7 +23,7 @@ pub(super) enum Unseen {
     NotAsked { sockets: usize },
 }
 
-/// The most processes that a message names.
+/// Maximum number of processes that a message names.
 const MOST_NAMED: usize = 5;
 
 /// The fault if there are engines and `top` can show none of them.
@@ -38,6 +40,18 @@ pub(super) fn none_seen<'u>(all: impl IntoIterator<Item = (&'u u32, &'u Unseen)>
     remedies.dedup();
     Fault::environment(format!("no engine can be seen: {}", text.join("; ")))
         .with_help(remedies.join("; "))
+}
+
+/// The line that a screen shows while `top` waits for an engine that it can show.
+pub(super) fn waiting(all: &BTreeMap<u32, Unseen>) -> String {
+    let which = match all.len() {
+        0 => return "no engine yet".to_owned(),
+        1 => "1 process with an engine".to_owned(),
+        count => format!("{count} processes with engines"),
+    };
+    let remedies: BTreeSet<&str> = all.values().map(Unseen::remedy).collect();
+    let remedies = remedies.into_iter().collect::<Vec<_>>().join("; ");
+    format!("no engine yet; {which} can't be seen: {remedies}")
 }
 
 impl Unseen {
@@ -88,8 +102,6 @@ impl Unseen {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use polyrail_report::exit;
 
     use super::*;
@@ -107,5 +119,15 @@ mod tests {
         assert_eq!(help.matches("as that user or as root").count(), 1);
         assert!(help.contains("metrics_listen=off"));
         assert_eq!(code, exit::ENVIRONMENT);
+    }
+
+    #[test]
+    fn while_top_waits_it_counts_the_processes_that_it_can_not_show() {
+        let mut all = BTreeMap::new();
+        assert_eq!(waiting(&all), "no engine yet");
+        all.insert(1, Unseen::Forbidden { user: 0 });
+        all.insert(2, Unseen::Forbidden { user: 0 });
+        let line = "no engine yet; 2 processes with engines can't be seen: run `polyrail top` as that user or as root";
+        assert_eq!(waiting(&all), line);
     }
 }

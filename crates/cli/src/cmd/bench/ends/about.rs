@@ -1,4 +1,4 @@
-//! What each end says of itself.
+//! Descriptions that each end gives of itself.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use polyrail::{Config, Engine};
 use polyrail_host::CpuSet;
 use polyrail_report::{PlacedThread, Setting};
 
-/// The settings as reports carry them.
+/// Returns the settings in the form of reports.
 pub(crate) fn settings(config: &Config) -> BTreeMap<String, Setting> {
     let rows = config.rows().into_iter().map(|row| {
         let value = serde_json::to_value(&row.raw).unwrap_or_default();
@@ -15,7 +15,7 @@ pub(crate) fn settings(config: &Config) -> BTreeMap<String, Setting> {
     rows.collect()
 }
 
-/// Where the engine's progress threads run.
+/// Returns the CPUs of the engine's progress threads.
 pub(crate) fn threads(engine: &Engine, is_peer: bool) -> Vec<PlacedThread> {
     let list = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>().to_string();
     let proxies = engine.stats().proxies.into_iter();

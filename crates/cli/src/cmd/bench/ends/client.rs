@@ -13,14 +13,16 @@ use polyrail_sample::Attached;
 use polyrail_sys::interfaces::CongestionControls;
 
 use super::about::{settings, threads};
-use super::intervals::Intervals;
 use super::line::{line, line_there};
 use super::measure::Bench;
 use super::protection::Connected;
 use crate::cmd::bench::faults;
+use crate::cmd::bench::judge::{CopyRates, KnownRates, Machine, fit};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
-use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
+use crate::cmd::bench::output::{
+    Output, TCP, explanation, kept_state_folder, remarks, sample_file,
+};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, CONTROL_VERSION, Link, Silent, unexpected};
 use crate::cmd::bench::trial::{Watch, attach, rails_down};
@@ -30,7 +32,7 @@ use crate::progress::Progress;
 use crate::reports;
 use crate::stdout::put;
 
-/// Measures against the server at `address` and reports; returns the exit code.
+/// Measures against the server, reports, and returns the exit code.
 pub(crate) fn run(
     args: &Args,
     engine: Engine,
@@ -67,7 +69,6 @@ pub(crate) fn run(
         rates,
         &interrupt,
         watch.as_ref(),
-        args.interval,
         &output,
         &mut report,
     );
@@ -83,8 +84,8 @@ pub(crate) fn run(
     report.head.elapsed_s = started.elapsed().as_secs_f64();
     let largest = report.results.iter().max_by_key(|result| result.size_bytes);
     report.limit = largest.map(|result| result.limit.clone());
-    report.head.notes.extend(remarks(&report));
     report.interrupted = matches!(&end, Err(fault) if fault.is_interrupted());
+    report.head.notes.extend(remarks(&report));
     report.head.error = end.as_ref().err().map(ToString::to_string);
     let shown = match schedule.dry_run {
         true => output.save(&report),
@@ -94,7 +95,7 @@ pub(crate) fn run(
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is used once, by one caller")]
-/// Measures size after size. The report has all sizes up to the first failure.
+/// Measures one size after another. The report has all sizes up to the first failure.
 fn measure(
     schedule: &Schedule,
     engine: Engine,
@@ -103,7 +104,6 @@ fn measure(
     rates: Option<&[Rate]>,
     interrupt: &Interrupt,
     watch: Option<&Watch>,
-    interval: Option<Duration>,
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), Fault> {
@@ -124,6 +124,7 @@ fn measure(
     let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();
     let (tool, host, config, there) = (about.tool, about.host, about.config, about.memory);
     let name = link.peer.name().to_owned();
+    let hosts = [&report.host, &host].map(|host| host.hostname.clone());
     let memory = Some(there.clone());
     report.peer = Some(PeerView { name, tool, host, same_host, config, memory });
     let on_host = [bank.is_host(), same_host && there.pci.is_none()];
@@ -142,7 +143,16 @@ fn measure(
     let connect = |other| Other::connect(other, interrupt);
     let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, Fault>>()?;
     report.head.notes.extend(notes(schedule, same_host, !bank.is_host() || there.pci.is_some()));
-    let bench = Bench {
+    let machine = Machine::this(report.host.boot_id.as_deref());
+    let kept = kept_state_folder().zip(machine);
+    let kept = kept.map(|(folder, machine)| KnownRates::open(&folder, machine));
+    // One instance for all passes: each write replaces the whole file.
+    let copies = RefCell::new(CopyRates::new(kept, schedule.why));
+    let line = line(&engine, rates);
+    // Both ends of a lab's links are shaped alike.
+    let peer_line = about.line.filter(|_| rates.is_none()).and_then(line_there);
+    let passes = schedule.passes();
+    let bench = |schedule| Bench {
         schedule,
         link: &link,
         bank,
@@ -152,30 +162,34 @@ fn measure(
         progress: &progress,
         watch,
         seed: RandomState::new().hash_one(0),
-        copies: RefCell::default(),
+        began_unix_ms: report.head.started_unix_ms,
+        copies: &copies,
         messages: RefCell::default(),
-        line: line(&engine, rates),
-        // A lab's links are shaped alike at both ends.
-        peer_line: about.line.filter(|_| rates.is_none()).and_then(line_there),
+        costs: RefCell::default(),
+        line: line.clone(),
+        peer_line: peer_line.clone(),
         payload: [protection.payload_sent, protection.payload_received],
         same_host,
+        hosts: hosts.clone(),
         peer_on_host: there.pci.is_none(),
     };
-    progress.plan(schedule.sizes.iter().map(|size| bench.work(*size)).sum());
+    let benches: Vec<Bench<'_>> = passes.iter().map(bench).collect();
+    let steps =
+        || benches.iter().flat_map(|bench| schedule.sizes.iter().map(move |&size| (bench, size)));
+    progress.plan(steps().map(|(bench, size)| bench.work(size)).sum());
     let mut end = interrupt.check();
     if schedule.dry_run {
         progress.clear();
-        let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
-        let paths: Result<Vec<_>, Fault> = schedule.sizes.iter().map(explain).collect();
+        let explain =
+            |(bench, size): (&Bench<'_>, u64)| Ok(bench.explain(size)?.map(|path| (size, path)));
+        let paths: Result<Vec<_>, Fault> = steps().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
         let _ = put(&explanation(paths.iter().map(|(size, path)| (*size, path))));
         others.iter().map(|(_, link)| link).chain([&link]).for_each(say_good_bye);
         return end;
     }
     await_flows(&link.peer, interrupt)?;
-    let start = |every| Intervals::start(&engine, every, progress.beside());
-    let intervals = interval.map(start).transpose()?;
-    for &size in &schedule.sizes {
+    for (bench, size) in steps() {
         let (result, ended) = bench.measure(size, &mut report.head.notes);
         report.results.extend(result);
         output.save(report)?;
@@ -184,17 +198,21 @@ fn measure(
             break;
         }
     }
-    // The suspects of `--why` may be others than those that were planned.
+    if let Some(asked) = schedule.fit.as_ref().filter(|_| end.is_ok()) {
+        let costs: Vec<_> = benches.iter().flat_map(|bench| bench.costs.take()).collect();
+        report.fit = fit(asked, &costs, same_host);
+        output.save(report)?;
+    }
+    // `--why` may test other suspects than the planned ones.
     debug_assert!(end.is_err() || schedule.why || progress.is_whole(), "the plan is not the work");
-    drop(intervals);
-    // No control of flows slows shared memory or a single copy.
+    // Congestion control slows neither shared memory nor a single copy.
     let by_flows = |result: &BenchResult| result.path.as_ref().is_none_or(|path| path.taken == TCP);
     if same_host && engine.config().congestion == "auto" && report.results.iter().any(by_flows) {
         report.head.notes.extend(note_of_congestion(&engine));
     }
     if let Some(placement) = &mut report.placement {
         placement.threads = threads(&engine, false);
-        // After a failure the other side may have nothing more to say.
+        // After a failure the other end may not answer.
         if let Ok(Answer::Threads { threads }) = link.ask(&Ask::Threads) {
             placement.threads.extend(threads);
         }
@@ -204,7 +222,7 @@ fn measure(
     end
 }
 
-/// Engines that end when this is dropped, all at once: each gives its peer time to hear of it.
+/// Engines that close at the same time when this is dropped: each close allows time for the peer to learn of it.
 struct EndTogether(Vec<Engine>);
 
 impl Drop for EndTogether {
@@ -235,6 +253,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         protection: None,
         results: Vec::new(),
         limit: None,
+        fit: None,
         samples_file: None,
         interrupted: false,
     }
@@ -247,7 +266,7 @@ fn hello(link: &Link<'_>) -> Result<About, Fault> {
         match link.ask(&ask) {
             Ok(Answer::Hello(about)) => return Ok(*about),
             Ok(other) => return Err(unexpected(&ask, &other)),
-            // A client that was killed counts until the server's engine notices.
+            // A killed client counts as served until the server's engine notices its death.
             Err(fault) if fault.cause == Cause::Busy && begin.elapsed() < NOTICED_WITHIN => {
                 thread::sleep(ASK_AGAIN);
             }
@@ -256,8 +275,8 @@ fn hello(link: &Link<'_>) -> Result<About, Fault> {
     }
 }
 
-/// Waits until all flows are up, so that no rail joins in the middle of the first measurement. A rail that is down
-/// holds the run up for no longer than [`FLOWS_WITHIN`].
+/// Waits until all flows are up, so that no rail joins during the first measurement. A rail that is down delays the run
+/// by [`FLOWS_WITHIN`] at most.
 fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), Fault> {
     let begin = Instant::now();
     while !peer.flows().are_all_up() && peer.lost().is_none() && begin.elapsed() < FLOWS_WITHIN {
@@ -267,13 +286,13 @@ fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Flows that come up at all are up within this time: two ways of connecting, and a lost packet.
+/// Time in which flows come up if they come up at all: two ways of connecting, and a lost packet.
 const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ends the service, and tells the server which rails here carry nothing.
+/// Ends the service, and reports to the server which rails of this end carry nothing.
 pub(super) fn say_good_bye(link: &Link<'_>) {
     let now = || match link.is_interrupted() {
-        // The transfers that were ended took connections with them.
+        // The aborted transfers took connections down with them.
         true => Silent::default(),
         false => {
             Silent { down: rails_down(link.engine, &link.engine.stats()), ..Silent::default() }
@@ -282,11 +301,12 @@ pub(super) fn say_good_bye(link: &Link<'_>) {
     link.say_good_bye(link.silent().unwrap_or_else(now));
 }
 
-/// A server notices within this time that its client is dead.
+/// Time within which a server notices that its client is dead.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Each end that is `on_host` takes its memory from this machine.
+/// Refuses a run that needs more memory than this machine has available. Each end that is `on_host` takes its memory
+/// from this machine.
 fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), Fault> {
     let ends = on_host.into_iter().filter(|is| *is).count() as u64;
     let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
@@ -302,7 +322,8 @@ fn wants(schedule: &Schedule, who: Against) -> bool {
     schedule.against.contains(&who)
 }
 
-/// On one host flows should not pace, which ordinary users can't always choose.
+/// Returns a note if flows use another congestion control than cubic: on one host flows should not pace, but ordinary
+/// users can't always choose.
 fn note_of_congestion(engine: &Engine) -> Option<String> {
     let stats = engine.stats();
     let mut flows = stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
@@ -336,7 +357,15 @@ fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> 
     if wants(schedule, Against::Raw) && on_devices {
         notes.push("the plain sockets move memory of the host at both ends".into());
     }
-    if !same_host {
+    if let Some(asked) = schedule.fit.as_ref().filter(|_| same_host) {
+        notes.push(format!(
+            "both ends are on this machine: the kernel delivers on the sender's CPU, so part of what receiving costs counts \
+             as sending, and no NIC takes part of the work (checksums, segments, interrupts). With a second machine: \
+             polyrail bench --listen there, and polyrail bench --connect ADDR:PORT --fit {} here",
+            asked.text
+        ));
+    }
+    if !same_host && schedule.fit.is_none() {
         notes.push("CPU times are those of both machines' processes together".into());
     }
     notes

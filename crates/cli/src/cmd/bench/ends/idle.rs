@@ -1,4 +1,4 @@
-//! How long a client keeps its turn at the serving end while it asks and moves nothing.
+//! Limits on how long a client keeps its turn at the serving end while it asks and moves nothing.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -20,13 +20,14 @@ struct State {
 }
 
 impl Idle {
-    /// `is_opened`: an engine that a client asked for. It may be the last of many whose turns come one after another.
+    /// Starts the time. `is_opened`: the engine was opened at a client's request. It may be the last of many whose
+    /// turns come one after another.
     pub(super) fn new(is_opened: bool) -> Self {
         let now = Instant::now();
         Self(Mutex::new(State { has_asked: is_opened, since: now, looked: now, moved_bytes: 0 }))
     }
 
-    /// The client asked for something other than whether this end is still there.
+    /// Notes that the client asked for something other than a sign of life.
     pub(super) fn note_question(&self) {
         let mut state = self.0.lock();
         state.has_asked = true;
@@ -34,7 +35,7 @@ impl Idle {
     }
 
     /// Refuses a client that never asked anything, and one that has been idle for too long while another one waits.
-    /// `own` and `others` are the engines that serve it.
+    /// `own` and `others` are the engines that serve the client.
     pub(super) fn check(
         &self,
         other_waits: bool,
@@ -60,7 +61,7 @@ impl Idle {
         let others = others.iter().filter_map(Weak::upgrade);
         let others: u64 = others.map(|engine| bytes(engine.stats().totals)).sum();
         let moved = bytes(own.stats().totals) + others;
-        // Keep-alive messages move a few bytes, too, and an engine that has closed moves none.
+        // Keep-alive messages move a few bytes, too, and a closed engine leaves the sum.
         let is_moving = moved.abs_diff(state.moved_bytes) > KEEP_ALIVE_BYTES;
         state.moved_bytes = moved;
         if is_moving {
@@ -77,9 +78,9 @@ fn bytes(totals: Totals) -> u64 {
 
 /// Limit for the first question of a client.
 const FIRST_QUESTION: Duration = Duration::from_secs(10);
-/// Limit for a client that is served while another one waits: as long as a client waits for an answer.
+/// Limit for a client that is being served while another one waits: as long as a client waits for an answer.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// Pause between two looks at the counters.
+/// Interval between checks of the counters.
 const LOOK: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_BYTES: u64 = 4096;
 

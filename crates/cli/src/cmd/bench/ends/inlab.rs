@@ -1,4 +1,4 @@
-//! A run inside a lab: the serving end in one namespace, the measuring end in the other.
+//! Run inside a lab: the serving end in one namespace, the measuring end in the other.
 
 use std::env;
 use std::io;
@@ -17,7 +17,7 @@ use crate::fault::Fault;
 use crate::own_labs;
 use crate::signals;
 
-/// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
+/// Builds a lab of these rails, measures in it, and removes it. Returns the client's exit code.
 pub(crate) fn run_in_lab(
     rates: Vec<Rate>,
     config: &Config,
@@ -39,7 +39,7 @@ pub(crate) fn run_in_lab(
     let status = client.and_then(|client| wait(client, &asked));
     let status = status.map_err(|source| Fault::system("running the client", source))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    // Without a code a signal ended it.
+    // A signal ended the client if there is no code.
     let code = code.unwrap_or(exit::INTERRUPTED);
     if code == exit::INTERRUPTED {
         server.hurry();
@@ -49,8 +49,9 @@ pub(crate) fn run_in_lab(
     Ok(code)
 }
 
-/// Waits, and passes a request to end on. Ctrl-C reaches the client itself as well, and ends it at once where it comes
-/// twice. So the first request is no signal: the client's standard input ends. The second one ends the client.
+/// Waits for the client and forwards requests to end. Ctrl-C also reaches the client itself, and a second one ends it
+/// at once. So the first request is not forwarded as a signal: it closes the client's standard input. The second
+/// request kills the client.
 fn wait(mut client: Worker, asked: &AtomicBool) -> io::Result<ExitStatus> {
     loop {
         if let Some(status) = client.ended(Duration::from_millis(20))? {

@@ -1,4 +1,4 @@
-//! What the rails of each end carry at most.
+//! Maximum rates of the rails of each end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use polyrail_sys::interfaces::{self, Below, Interface, Kind};
 
 use crate::cmd::bench::judge::Line;
 
-/// The most that the rails carry, if the rate of each is known.
+/// Returns the maximum rates of the rails, if the rate of each is known.
 pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     let rails = engine.rails();
     // In a user's own lab, or on a share of a link, the rate is below the driver's speed.
     let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
     let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
     let all = interfaces::survey().unwrap_or_default();
-    // A bucket of its own bounds what is made on a link.
+    // An interface made on a link may have its own token bucket, which then bounds it.
     let wire = |rail: &polyrail::RailInfo| match buckets.contains_key(&rail.interface) {
         true => rail.interface.clone(),
         false => wire_of(&rail.interface, &all).to_owned(),
@@ -24,12 +24,12 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     let bucket = |rail: &polyrail::RailInfo| buckets.get(&wire(rail)).copied();
     let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
         Some(rates) => rates.get(place)?.bytes_per_second(),
-        // Loopback has a speed in name only.
+        // Loopback's reported speed is meaningless.
         None if rail.address.ip().is_loopback() => None,
         None if bucket(rail).is_some() => bucket(rail),
         None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
     };
-    // Rails of one interface share its link, and so do those made on it.
+    // Rails of one interface share its link, and so do interfaces made on it.
     let sharing = |rail: &polyrail::RailInfo| {
         if rates.is_some() { 1 } else { rails.iter().filter(|one| wire(one) == wire(rail)).count() }
     };
@@ -58,10 +58,10 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     Some(Line { rails: each, source })
 }
 
-/// The interface whose link carries what this one sends: a VLAN and a macvlan are made on another one.
+/// Returns the interface whose link carries the traffic of this one: VLANs and macvlans are made on another interface.
 fn wire_of<'a>(name: &'a str, all: &'a [Interface]) -> &'a str {
     let mut wire = name;
-    // The kernel allows eight, one above the other.
+    // The kernel allows eight levels.
     for _ in 0..8 {
         let Some(one) = all.iter().find(|one| one.name == wire) else { break };
         let (Kind::Vlan | Kind::Macvlan, Below::Link(below)) = (one.kind, one.below) else { break };
@@ -71,7 +71,7 @@ fn wire_of<'a>(name: &'a str, all: &'a [Interface]) -> &'a str {
     wire
 }
 
-/// What the rails of the other end carry at most. It says so itself, so its numbers are looked at.
+/// Returns the maximum rates of the other end's rails. That end reports them, so the numbers are checked.
 pub(super) fn line_there(rails: Vec<(String, f64)>) -> Option<Line> {
     let are_rates = rails.iter().all(|(_, rate)| rate.is_finite() && *rate > 0.0);
     let source = format!("{} at the other side", counted(rails.len() as u64, "rail"));

@@ -1,4 +1,4 @@
-//! `bench --listen`: the serving end by itself.
+//! Serving end of `bench --listen`.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use crate::fault::{Cause, Fault};
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::stdout::{say, tell};
 
-/// Addresses in the line for the other machine: more make it hard to type.
+/// Maximum number of addresses in the line for the other machine: more make the line hard to type.
 const SHOWN_ADDRESSES: usize = 4;
 
-/// Serves clients until Ctrl-C, which is the usual end and no failure. `wanted` are the addresses of the name that was given;
-/// `threads` says where the threads were placed.
+/// Serves clients until Ctrl-C, which is the usual end and no failure. `wanted` are the addresses of the given name;
+/// `threads` describes the placement of the threads.
 pub(crate) fn listen(
     config: Config,
     bank: Bank,
@@ -58,7 +58,7 @@ pub(crate) fn listen(
             );
             tell!("end with Ctrl-C; `polyrail host show` lists the interfaces");
         } else {
-            // The other machine may reach only some of them.
+            // The other machine may reach only some of the addresses.
             let others = addresses.iter().filter(|other| *other != address);
             let mut all = vec![*address];
             all.extend(others);
@@ -77,7 +77,7 @@ pub(crate) fn listen(
                 tell!("served {}", peer.name());
                 silent.iter().for_each(|line| tell!("rails: {line}"));
             }
-            // A rail that a plugin hosts can serve no other client.
+            // A rail that a plugin hosts can't serve another client.
             Err(fault) => match &fault.cause {
                 Cause::Gone(why) if matches!(**why, LostReason::Plugin { .. }) => {
                     lost.replace(Some(fault));
@@ -94,8 +94,8 @@ pub(crate) fn listen(
     lost.into_inner().map_or(Ok(exit::OK), Err)
 }
 
-/// The rails of a name's addresses, in the order of the name, and its addresses that are on no rail. Any address stands for
-/// all rails.
+/// Returns the rails that have the addresses of a name, in the name's order, and the addresses that no rail has. An
+/// unspecified address stands for all rails.
 fn split(wanted: &[SocketAddr], rails: &[SocketAddr]) -> (Vec<SocketAddr>, Vec<String>) {
     let mut both = (Vec::new(), Vec::new());
     for ip in wanted.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()) {
@@ -107,7 +107,7 @@ fn split(wanted: &[SocketAddr], rails: &[SocketAddr]) -> (Vec<SocketAddr>, Vec<S
     both
 }
 
-/// `; left out: …`, if any interface is.
+/// Returns `; left out: …` if any interface is left out.
 fn left_out(engine: &Engine) -> String {
     let line = LeftOut::line(&engine.left_out());
     line.map(|line| format!("; left out: {line}")).unwrap_or_default()

@@ -1,14 +1,16 @@
-//! Measures one size: the engine, and the baselines in turn with it.
+//! Measurement of one size: the engine, and the baselines in turn with it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
 use polyrail_report::{
-    AgainstSample, BenchResult, Histogram, PathTaken, PayloadProtection, show_gb_per_s, show_size,
+    AgainstSample, BenchResult, Histogram, PathTaken, PayloadProtection, counted, show_gb_per_s,
+    show_size,
 };
 
-use crate::cmd::bench::judge::{CopyRate, CopyRates, Deeper, Line};
+use super::sums::Sums;
+use crate::cmd::bench::judge::{Cause, CopyRate, CopyRates, Cost, Deeper, KNOWN_FILE, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
 use crate::cmd::bench::output::path_of;
@@ -18,35 +20,42 @@ use crate::cmd::bench::rivals::{
 use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
 use crate::fault::Fault;
+use crate::files::state_folder;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
-/// What all sizes of a run have in common.
+/// Parts that all sizes of a run have in common.
 pub(crate) struct Bench<'a> {
     pub(crate) schedule: &'a Schedule,
     pub(crate) link: &'a Link<'a>,
     pub(crate) bank: &'a Bank,
-    /// The devices of both ends, by their numbers in this process, if both are here.
+    /// Devices of both ends, by their numbers in this process, if both are in this machine.
     pub(crate) devices: Option<[MemoryKind; 2]>,
-    /// Other pairs of engines, and what they are for.
+    /// Other pairs of engines and their purposes.
     pub(crate) others: &'a [(RivalKind, Link<'a>)],
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
-    /// With `--sample`.
+    /// Counters for `--sample`.
     pub(crate) watch: Option<&'a Watch>,
     pub(crate) seed: u64,
-    /// What copying reaches, by how memory is used.
-    pub(crate) copies: RefCell<CopyRates>,
+    /// Begin of the run, in milliseconds since 1970 UTC.
+    pub(crate) began_unix_ms: u64,
+    /// Rates of copies of memory, by the use of the memory.
+    pub(crate) copies: &'a RefCell<CopyRates>,
     /// Transfers of 8 bytes per second, by depth.
     pub(crate) messages: RefCell<HashMap<u64, f64>>,
-    /// The most that the rails here carry.
+    /// Costs of the ends for the sizes so far, with `--fit`.
+    pub(crate) costs: RefCell<Vec<Cost>>,
+    /// Maximum rates of this end's rails.
     pub(crate) line: Option<Line>,
-    /// The most that the rails at the other side carry.
+    /// Maximum rates of the other end's rails.
     pub(crate) peer_line: Option<Line>,
-    /// How payload is protected that this end sends, and that it receives.
+    /// Protection of the payload that this end sends, and of the payload that it receives.
     pub(crate) payload: [PayloadProtection; 2],
     pub(crate) same_host: bool,
-    /// Whether the other end's memory is its machine's.
+    /// Names of the machines of this end and the other one.
+    pub(crate) hosts: [String; 2],
+    /// Whether the other end's memory is host memory.
     pub(crate) peer_on_host: bool,
 }
 
@@ -59,28 +68,29 @@ pub(crate) struct Rounds {
     pub(crate) path: Option<PathTaken>,
 }
 
-/// What a size is held against.
+/// Measured limits to compare a size with.
 #[derive(Default)]
 pub(crate) struct Yardsticks {
     pub(crate) copy: Option<CopyRate>,
     pub(crate) messages_per_s: Option<f64>,
     pub(crate) deeper: Option<Deeper>,
-    /// What the CPUs gave, if that was so little that nothing was measured.
+    /// Share of the CPUs that the run got, in words, if it was too small for measuring.
     pub(crate) starved: Option<String>,
 }
 
-/// What a baseline of plain sockets was like.
+/// Properties of a baseline of plain sockets.
 pub(crate) struct RawFacts {
     pub(crate) flows: usize,
     pub(crate) chunk_bytes: u64,
     pub(crate) congestion: String,
 }
 
-/// A rival and its place in the report.
+/// Rival and its place in the report.
 type NamedRival<'l> = (RivalKind, Box<dyn Rival + 'l>);
 
 impl Bench<'_> {
-    /// Measures a size, and adds to the notes. What was measured until an error ended it comes with the error.
+    /// Measures a size, and adds to the notes. If an error ends the measurement, the results so far are returned with
+    /// the error.
     pub(crate) fn measure(
         &self,
         size: u64,
@@ -92,11 +102,26 @@ impl Bench<'_> {
         if rounds.engine.is_empty() {
             return (None, end);
         }
+        if let Err(fault) = &end {
+            notes.extend(self.cut_short(size, rounds.engine.len() as u32, fault));
+        }
+        let sums = Sums::of(&rounds.engine);
         let mut yardsticks = Yardsticks::default();
         if end.is_ok() {
-            end = self.yardsticks(size, &rounds, notes).map(|found| yardsticks = found);
+            end = self.yardsticks(size, &rounds, &sums, notes).map(|found| yardsticks = found);
         }
-        let (mut result, causes) = self.result(size, rounds, raw_facts, &yardsticks);
+        if end.is_ok() && self.schedule.fit.is_some() {
+            match self.costs_of(size, &rounds.engine, yardsticks.copy.as_ref()) {
+                Ok(costs) => self.costs.borrow_mut().extend(costs),
+                Err(fault) => end = Err(fault),
+            }
+        }
+        let (mut result, causes) = self.result(size, rounds, sums, raw_facts, &yardsticks);
+        let is_earlier = yardsticks.copy.as_ref().is_some_and(|copy| copy.age.is_some());
+        let note = earlier_rate();
+        if is_earlier && causes.contains(&Cause::Memory) && !notes.contains(&note) {
+            notes.push(note);
+        }
         if end.is_ok() && self.schedule.why && yardsticks.starved.is_some() {
             self.progress.did(self.why_work(size));
             let size = show_size(size);
@@ -107,8 +132,23 @@ impl Bench<'_> {
         (Some(result), end)
     }
 
-    /// The work of a size for the progress, in seconds: a turn of each contender in each round, and one for its warming
-    /// up.
+    /// Returns a note on the number of rounds behind the results of a size, if these are not all.
+    fn cut_short(&self, size: u64, done: u32, fault: &Fault) -> Option<String> {
+        let planned = self.schedule.rounds;
+        let ended = if fault.is_interrupted() { "interrupted" } else { "ended" };
+        let text = || {
+            format!(
+                "{ended} in round {} of {planned} ({}): its results are of {}",
+                done + 1,
+                show_size(size),
+                counted(u64::from(done), "round")
+            )
+        };
+        (done < planned).then(text)
+    }
+
+    /// Returns the work of a size for the progress, in seconds: a turn of each contender in each round, and one for its
+    /// warm-up.
     pub(crate) fn work(&self, size: u64) -> f64 {
         let schedule = self.schedule;
         let wants = |who| schedule.against.contains(&who);
@@ -123,7 +163,7 @@ impl Bench<'_> {
         self.seconds(size, self.schedule.time / self.schedule.rounds)
     }
 
-    /// [`Schedule::turn_seconds`] on these rails.
+    /// Returns [`Schedule::turn_seconds`] on these rails.
     pub(crate) fn seconds(&self, size: u64, turn: Duration) -> f64 {
         self.schedule.turn_seconds(size, turn, self.line.as_ref().map(Line::gb_per_s))
     }
@@ -162,7 +202,7 @@ impl Bench<'_> {
 
         for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
-            // A first figure long before the table.
+            // The step shows a first rate long before the table.
             let before = rounds.engine.last().map(|taken| taken.sample.gb_per_s());
             let before =
                 before.map_or(String::new(), |rate| format!(" after {} GB/s", show_gb_per_s(rate)));
@@ -181,7 +221,7 @@ impl Bench<'_> {
                 standing.turns.push(rival.turn(round)?);
                 did();
             }
-            // Last, so that each engine sample has its baselines.
+            // Pushed last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
         }
 
@@ -195,7 +235,7 @@ impl Bench<'_> {
         trial.tear_down()
     }
 
-    /// How a transfer of this size would go, without moving any.
+    /// Returns the path of a transfer of this size, without moving any data.
     pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, Fault> {
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let path = trial.example().map(|one| path_of(one, self.link.engine.config()));
@@ -203,7 +243,7 @@ impl Bench<'_> {
         Ok(path)
     }
 
-    /// All that is measured in turn, set up.
+    /// Sets up the contenders that take turns with the engine.
     fn rivals<'l>(
         &'l self,
         size: u64,
@@ -268,14 +308,14 @@ impl Bench<'_> {
         Trial::set_up(link, self.bank, schedule, size, self.seed, self.interrupt, watch)
     }
 
-    /// Warms up, and says how many transfers make a sample.
+    /// Warms up, and returns the number of transfers in a sample.
     fn transfers(&self, trial: &Trial<'_>) -> Result<u64, Fault> {
         let schedule = self.schedule;
         let fitting = trial.warm_up(schedule.warmup, schedule.time / schedule.rounds)?;
         Ok(schedule.iters.unwrap_or(fitting))
     }
 
-    /// The engine's flows, chunks, congestion control and buffers.
+    /// Describes plain sockets with the engine's flows, chunks, congestion control and buffers.
     fn raw_spec(&self, size: u64) -> Result<RawSpec, Fault> {
         let schedule = self.schedule;
         let config = self.link.engine.config();
@@ -304,5 +344,13 @@ impl Bench<'_> {
     }
 }
 
-/// Keeps the baseline's data apart from the engine's.
+fn earlier_rate() -> String {
+    let file = state_folder().unwrap_or_default().join(KNOWN_FILE);
+    format!(
+        "how fast memory is copied was measured by an earlier run: --why, or deleting {}, measures it again",
+        file.display()
+    )
+}
+
+/// Makes the baseline's data differ from the engine's.
 const RAW_SEED: u64 = 0x7261_7700_0000_0000;

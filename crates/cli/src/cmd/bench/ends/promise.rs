@@ -1,5 +1,5 @@
-//! Memory that the serving end has promised to measurements: several engines serve one client, and memory that nobody
-//! has touched yet still counts as free.
+//! Memory that the serving end has promised to measurements. Several engines serve one client, and untouched memory
+//! still counts as free.
 
 use std::sync::OnceLock;
 
@@ -11,15 +11,15 @@ use crate::cmd::bench::faults;
 use crate::fault::Fault;
 use crate::host::available_memory;
 
-/// The bytes that all measurements of this process were promised.
+/// Total bytes promised to all measurements of this process.
 static PROMISED: Mutex<u64> = Mutex::new(0);
 
-/// Bytes of one measurement, until this is dropped.
+/// Bytes promised to one measurement. Dropping the value ends the promise.
 #[derive(Debug)]
 pub(super) struct Promise(u64);
 
 impl Promise {
-    /// Refuses more memory than this host, or a control group, has beside what was promised already.
+    /// Promises the bytes. Refuses more memory than this host, or a control group, has left after earlier promises.
     pub(super) fn of(bytes: u64) -> Result<Self, Fault> {
         static BEFORE: OnceLock<u64> = OnceLock::new();
         let mut promised = PROMISED.lock();
@@ -43,12 +43,12 @@ impl Drop for Promise {
     }
 }
 
-/// `used`: what this process has touched since the first promise.
+/// Whether the memory suffices. `used`: bytes that this process has touched since the first promise.
 fn has_room(bytes: u64, promised: u64, used: u64, available: u64) -> bool {
     bytes.saturating_add(promised.saturating_sub(used)) <= available
 }
 
-/// Memory of this process that is not swapped out; see `proc_pid_statm(5)`.
+/// Returns the bytes of this process's memory that are not swapped out; see `proc_pid_statm(5)`.
 fn resident() -> u64 {
     let statm = Sysroot::live().read("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -63,7 +63,7 @@ mod tests {
     fn what_is_promised_and_not_touched_is_not_promised_again() {
         assert!(has_room(3, 0, 0, 3) && !has_room(4, 0, 0, 3));
         assert!(has_room(1, 2, 0, 3) && !has_room(2, 2, 0, 3));
-        // What is touched is not available any more.
+        // Touched memory is not available any more.
         assert!(has_room(2, 2, 2, 2) && has_room(2, 2, 5, 2));
         assert!(!has_room(u64::MAX, u64::MAX, 0, 7));
     }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_promise_counts_until_it_is_dropped() {
         let available = available_memory().expect("the kernel says it").bytes;
-        // Other tests take memory meanwhile.
+        // Other tests allocate memory meanwhile.
         let most = Promise::of(available / 8 * 5).unwrap();
         let error = Promise::of(available / 8 * 5).unwrap_err();
         assert!(error.message.contains(" of memory; allowed: "), "{error}");

@@ -1,4 +1,4 @@
-//! What protects a run: by what this end got in, and how payload is protected.
+//! Protection of a run: the credential that this end connected with, and the protection of payload.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use polyrail::Config;
 use polyrail_config::{Auth, Payload};
 use polyrail_report::{PayloadProtection, Protection, ProvenBy, Setting};
 
-/// How the connection was made.
+/// Properties of the connection.
 pub(crate) struct Connected<'c> {
     pub(crate) config: &'c Config,
     pub(crate) by_invitation: bool,
-    /// Whether the other end has shown a certificate.
+    /// Whether the other end presented a certificate.
     pub(crate) by_certificate: bool,
 }
 
 impl Connected<'_> {
-    /// With the settings of the other end, as it tells them.
+    /// Returns the protection, from this end's settings and those that the other end reports.
     pub(crate) fn protection(&self, there: &BTreeMap<String, Setting>) -> Protection {
         let here = named(self.config.payload.name());
         let there = there.get("payload").and_then(|setting| setting.value.as_str());
         let there = there.map_or(PayloadProtection::None, named);
-        // Either end can ask for encryption in both directions. A CRC is added by who sends.
+        // Either end can require encryption in both directions. The sender adds a CRC.
         let is_sealed = [here, there].contains(&PayloadProtection::Aead);
         let sealed = |own| if is_sealed { PayloadProtection::Aead } else { own };
         Protection {
@@ -30,7 +30,7 @@ impl Connected<'_> {
         }
     }
 
-    /// In the order in which an engine chooses what it proves to an address, and tries it.
+    /// Returns the credential, in the order in which an engine tries credentials for an address.
     fn proof(&self) -> ProvenBy {
         if self.by_invitation {
             ProvenBy::Invitation
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(proof(&[], false, false), ProvenBy::SameUser);
         assert_eq!(proof(&[secret, open], true, false), ProvenBy::Invitation);
         assert_eq!(proof(&[secret, open], false, true), ProvenBy::Certificate);
-        // Certificates were not taken there, or there are none.
+        // The other end did not accept certificates, or there are none.
         assert_eq!(proof(&[secret, open], false, false), ProvenBy::Secret);
         assert_eq!(proof(&[open], false, false), ProvenBy::None);
     }

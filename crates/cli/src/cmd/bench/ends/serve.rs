@@ -1,4 +1,4 @@
-//! The end that is measured against: it answers one client, then the next.
+//! Serving end: it answers one client after another.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -14,20 +14,20 @@ use super::idle::Idle;
 use super::line::line;
 use super::promise::Promise;
 use crate::cmd::bench::faults;
-use crate::cmd::bench::judge::silent_rails;
+use crate::cmd::bench::judge::{Copied, Copies, CopyRates, Use, silent_rails};
 use crate::cmd::bench::memory::{Bank, Buffers};
 use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
 use crate::cmd::bench::rivals::RawServer;
 use crate::cmd::bench::talk::{
-    About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, Silent, process,
+    About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, Load, SetUp, Silent, process,
 };
-use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, rails_down, regions_of};
+use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, needs_of, rails_down, regions_of};
 use crate::fault::{Cause, Fault};
 use crate::interrupt::Interrupt;
 use crate::reports;
 
-/// Serves clients until `stop` is raised; after each one `served` hears how it went, and its `false`
-/// ends the service too.
+/// Serves clients until `stop` is raised. After each client, `served` gets the result; if it returns `false`, the
+/// service ends, too.
 pub(crate) fn serve(
     engine: &Engine,
     bank: &Arc<Bank>,
@@ -37,7 +37,7 @@ pub(crate) fn serve(
     serve_on(engine, bank, (stop, false), served);
 }
 
-/// `is_opened`: a client asked for this engine.
+/// Serves clients on this engine. `is_opened`: a client requested the engine.
 fn serve_on(
     engine: &Engine,
     bank: &Arc<Bank>,
@@ -46,7 +46,7 @@ fn serve_on(
 ) {
     while !stop.is_raised() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
-        // One that was turned away while another was served is gone by now.
+        // A client that was turned away while another one was being served has left by now.
         if peer.lost().is_some() {
             continue;
         }
@@ -58,7 +58,8 @@ fn serve_on(
     }
 }
 
-/// Answers until the client says good-bye, is gone, or `stop`. Returns the rails that carried nothing, in words.
+/// Answers until the client says goodbye, is lost, or `stop` is raised. Returns descriptions of the rails that carried
+/// nothing.
 fn serve_one(
     engine: &Engine,
     bank: &Arc<Bank>,
@@ -88,7 +89,8 @@ fn serve_one(
     Ok(Vec::new())
 }
 
-/// The rails here that carried nothing in a sample, or do now.
+/// Returns the rails of this end that carried nothing in a sample. Without a sample, returns the rails that are down
+/// now.
 fn silent(link: &Link<'_>) -> Silent {
     link.silent().unwrap_or_else(|| Silent {
         down: rails_down(link.engine, &link.engine.stats()),
@@ -96,31 +98,34 @@ fn silent(link: &Link<'_>) -> Silent {
     })
 }
 
-/// What one client has asked for so far.
+/// State of the service for one client.
 struct Session<'l> {
     link: &'l Link<'l>,
     bank: &'l Arc<Bank>,
     stop: &'l Interrupt,
     idle: Idle,
     prepared: Option<Prepared<'l>>,
-    /// The sample under way, or how it failed.
+    /// Counters at the begin of the sample, and the result of the sample or its error.
     sample: Option<(Snapshot, Result<Option<Ran>, Fault>)>,
     raw: Option<(RawServer, Promise)>,
-    /// While the client samples.
+    /// Counters of the host, while the client samples.
     watch: Option<Watch>,
+    /// Use of memory in the last sample.
+    used: Option<Use>,
     others: Others,
 }
 
-/// A size that was set up.
+/// Set-up of a size.
 struct Prepared<'l> {
+    set_up: SetUp,
     buffers: Buffers,
     part: Part<'l>,
-    /// Whether both ends are in this process, whose CPU time the client counts then.
+    /// Whether both ends are in this process. The client then counts this process's CPU time.
     is_one_process: bool,
-    _memory: Option<Promise>,
+    memory: Option<Promise>,
 }
 
-/// Engines on single rails, each with a thread that serves it; they end when this is dropped.
+/// Other engines for the same client, each with a thread that serves it. They end when this is dropped.
 #[derive(Default)]
 struct Others {
     done: Interrupt,
@@ -139,11 +144,12 @@ impl<'l> Session<'l> {
             sample: None,
             raw: None,
             watch: None,
+            used: None,
             others: Others::default(),
         }
     }
 
-    /// The next question, or `None` when the service is to end.
+    /// Waits for the next question. Returns `None` when the service is to end.
     fn next_ask(&self) -> Result<Option<Ask>, Fault> {
         let mut heard = Instant::now();
         loop {
@@ -161,14 +167,14 @@ impl<'l> Session<'l> {
             }
             self.check_idle()?;
             if heard.elapsed() > KEEP_ALIVE {
-                // Its delivery fails when the client is gone.
+                // Delivery fails if the client is gone.
                 self.link.answer(&Answer::StillHere)?;
                 heard = Instant::now();
             }
         }
     }
 
-    /// Refuses a client that keeps its turn without need. A round of the baseline has limits of its own.
+    /// Refuses a client that keeps its turn without need. A round of the baseline has separate limits.
     fn check_idle(&self) -> Result<(), Fault> {
         if self.raw.as_ref().is_some_and(|(raw, _)| raw.is_in_round()) {
             return Ok(());
@@ -177,7 +183,8 @@ impl<'l> Session<'l> {
         self.idle.check(link.is_awaited(), link.engine, &self.others.engines)
     }
 
-    /// The client closes its engine now. Were it taken off the list before, it would try to connect again.
+    /// Waits until the client has closed its engine. If the peer were removed earlier, the client would try to connect
+    /// again.
     fn see_off(&self) {
         let gone = self.link.peer.gone();
         let until = Instant::now() + PARTING;
@@ -236,8 +243,9 @@ impl<'l> Session<'l> {
                 self.raw = None;
                 Ok(Answer::Done)
             }
+            Ask::Copies => self.copies(),
             Ask::Threads => Ok(Answer::Threads { threads: threads(self.link.engine, true) }),
-            // The caller takes these itself.
+            // [`serve_one`] handles these itself.
             Ask::StillThere | Ask::Bye { .. } | Ask::Begin { .. } => Ok(Answer::Done),
         }
     }
@@ -257,7 +265,7 @@ impl<'l> Session<'l> {
         })))
     }
 
-    /// Another engine, which serves the same client.
+    /// Opens another engine, which serves the same client.
     fn open(&mut self, config: Config) -> Result<Answer, Fault> {
         if self.others.threads.len() >= OTHERS_MAX {
             let allowed = format!("0 to {OTHERS_MAX}");
@@ -280,29 +288,35 @@ impl<'l> Session<'l> {
 
     fn set_up(&mut self, set_up: &SetUp) -> Result<Answer, Fault> {
         set_up.check()?;
-        // Free the old memory first, so that both never exist at once.
-        self.prepared = None;
-        let bytes = self.bank.is_host().then(|| set_up.memory_bytes(End::Server));
-        let memory = bytes.map(Promise::of).transpose()?;
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);
         }
-        let buffers = buffers_of(set_up, self.link.engine, self.bank, End::Server)?;
+        // Free the old memory first, so that both never exist at once.
+        let kept = self.prepared.take().filter(|old| set_up.has_memory_of(&old.set_up));
+        let (buffers, memory) = match kept {
+            Some(Prepared { buffers, memory, .. }) => (buffers, memory),
+            None => {
+                let bytes = self.bank.is_host().then(|| set_up.memory_bytes(End::Server));
+                let memory = bytes.map(Promise::of).transpose()?;
+                let needs = needs_of(set_up, End::Server);
+                (Buffers::new(self.link.engine, self.bank, set_up.layout, needs)?, memory)
+            }
+        };
         let regions = regions_of(&buffers);
         let part = Part::new(self.link, &buffers, set_up, &set_up.regions, End::Server)?;
         let is_one_process = set_up.process == process();
-        self.prepared = Some(Prepared { buffers, part, is_one_process, _memory: memory });
+        let set_up = set_up.clone();
+        self.prepared = Some(Prepared { set_up, buffers, part, is_one_process, memory });
         Ok(Answer::Ready(regions))
     }
 
-    /// Takes part in a sample until it is over or the client says something.
+    /// Takes part in a sample until the sample is over or the client sends a message.
     ///
-    /// What goes wrong in it is told when the client asks for the count, since the client listens
-    /// to nothing before.
+    /// An error of the sample is reported when the client asks for the count: until then the client expects no message.
     fn sample(&mut self, transfers: u64) -> Result<(), Fault> {
         let before = Snapshot::begin(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
-        // While its own part goes on, it does not look whether the client has finished.
+        // While this end's own part runs, messages of the client are not checked.
         let (idle, others) = (&self.idle, &self.others.engines);
         let is_held = || idle.check(link.is_awaited(), link.engine, others).is_err();
         let is_over = |is_idle: bool| stop.is_raised() || is_idle && (link.has_news() || is_held());
@@ -332,6 +346,7 @@ impl<'l> Session<'l> {
         if self.prepared()?.is_one_process {
             (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
         }
+        self.used = Some(self.memory_use(&interval.load)?);
         self.link.note_silent(&interval.load);
         let (rails, rescues) = (interval.rails, interval.rescues);
         let sample = PeerSample {
@@ -343,6 +358,36 @@ impl<'l> Session<'l> {
         };
         let counted = Counted { sample, load: interval.load, rails, rescues };
         Ok(Answer::Counted(Box::new(counted)))
+    }
+
+    /// Returns the use of memory by this end's threads in a sample.
+    fn memory_use(&self, load: &Load) -> Result<Use, Fault> {
+        let (set_up, config) = (&self.prepared()?.set_up, self.link.engine.config());
+        let copies = match [set_up.sends(End::Server), set_up.receives(End::Server)] {
+            [true, true] => Copies::OutAndIn,
+            [true, false] => Copies::Out,
+            [false, _] => Copies::In,
+        };
+        let region = set_up.layout.region_bytes();
+        let staging = config.staging_bytes * self.link.peer.flows().total as u64;
+        let footprint = if self.bank.is_host() { region } else { staging.min(region) };
+        Ok(Use {
+            layout: set_up.layout,
+            chunk_bytes: config.chunk_bytes,
+            footprint_bytes: [footprint; 2],
+            copies,
+            movers: load.movers.clone(),
+        })
+    }
+
+    fn copies(&self) -> Result<Answer, Fault> {
+        let used = self.used.as_ref().ok_or_else(not_set_up)?;
+        let _memory = Promise::of(used.memory_bytes())?;
+        let gb_per_s = match CopyRates::default().of(used, 0.0)? {
+            Copied::Rate(rate) => Some(rate.gb_per_s),
+            Copied::Starved { .. } => None,
+        };
+        Ok(Answer::Copied { gb_per_s })
     }
 
     fn prepared(&self) -> Result<&Prepared<'l>, Fault> {
@@ -358,7 +403,7 @@ impl Drop for Others {
     fn drop(&mut self) {
         self.done.raise();
         for thread in self.threads.drain(..) {
-            // If the thread panicked, the panic was printed. Its work is over either way.
+            // A panic of the thread has been printed. Its work is over either way.
             let _ = thread.join();
         }
     }
@@ -375,10 +420,10 @@ fn not_set_up() -> Fault {
 }
 
 const SAME_VERSION: &str = "use the same version of polyrail at both ends";
-/// Engines for one client besides the first: one for each rail, and for each number of channels.
+/// Maximum number of engines for one client besides the first: one for each rail, and one for each number of channels.
 const OTHERS_MAX: usize = 256;
 const SLICE: Duration = Duration::from_millis(200);
-/// How long a client may take to be gone that has said good-bye.
+/// Time that a client has to close its engine after its goodbye.
 const PARTING: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
@@ -404,7 +449,7 @@ mod tests {
             scope.spawn(|| serve(&server, &bank, &over, end));
             let peer = client.add_peer(&server.metadata()).unwrap();
             let link = Link::new(&client, peer, Interrupt::default());
-            // One that is gone before it is accepted is not served.
+            // A client that leaves before it is accepted is not served, so ask first.
             link.ask(&Ask::Hello { control_version: CONTROL_VERSION }).unwrap();
             link.say_good_bye(Silent::default());
             client.close();

@@ -1,7 +1,7 @@
-//! The other process of a run on one machine: this program again, as the serving end.
+//! Second process of a run on one machine: this program as the serving end.
 //!
-//! It prints the address it listens on, with an invitation, as its first line, and ends when its standard input does,
-//! so that it never outlives the process that started it.
+//! The process prints its connect string as its first line. It ends when its standard input ends, so that it never
+//! outlives the process that started it.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::interrupt::Interrupt;
 use crate::lines::LINE_MAX;
 use crate::stdout::{keep, tell_starter};
 
-/// The serving process; it is ended when this is dropped.
+/// Serving process. Dropping the value ends the process.
 pub(crate) struct Served {
     worker: Worker,
-    /// How long it may take to end.
+    /// Time that the process gets to end.
     patience: Duration,
     pub(crate) server: Server,
 }
 
 impl Served {
-    /// Runs `command`, which is this program in some place, with the settings given, and waits
-    /// until it listens. Its memory is to be there.
+    /// Runs `command`, which is this program in some place, with these settings and this kind of memory, and waits
+    /// until it listens.
     pub(crate) fn start(
         mut command: Command,
         config: &Config,
@@ -49,7 +49,7 @@ impl Served {
         };
         match Server::parse(line.trim()) {
             Ok(server) => Ok(Self { worker, patience: PATIENCE, server }),
-            // It has said why on standard error, which is ours too.
+            // The process has printed the reason on standard error, which this process shares.
             Err(_) => {
                 worker.close();
                 let status = worker.ended(Duration::MAX).map_err(failed)?;
@@ -62,7 +62,7 @@ impl Served {
         }
     }
 
-    /// Somebody waits for the end of a run that was interrupted.
+    /// Shortens the time to end, because the user waits for the end of an interrupted run.
     pub(crate) fn hurry(&mut self) {
         self.patience = Interrupt::CHILD_PATIENCE;
     }
@@ -71,7 +71,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.worker.close();
-        // It is killed if it takes longer.
+        // The process is killed if it takes longer.
         let _ = self.worker.ended(self.patience);
     }
 }
@@ -91,7 +91,7 @@ pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The serving end on a thread of this process; it ends when this is dropped.
+/// Serving end on a thread of this process. Dropping the value ends it.
 pub(crate) struct Here {
     is_over: Interrupt,
     thread: Option<JoinHandle<()>>,
@@ -99,7 +99,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    /// Serves with the settings given, as another process would.
+    /// Serves with these settings, as another process would.
     pub(crate) fn start(config: &Config, placed: &Placed, bank: Bank) -> Result<Self, Fault> {
         let mut builder = like(config)?;
         for (name, value) in &placed.theirs {
@@ -122,7 +122,7 @@ impl Drop for Here {
     fn drop(&mut self) {
         self.is_over.raise();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and the client has seen its end.
+            // A panic of the thread has been printed, and the client has seen the end.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! `--why`: changes one thing after another, each in turn with the settings in effect, and measures those again that looked
-//! best. A change whose interval is above 1 is a cause, whatever the counters suggest.
+//! Tests of `--why`: each changes one setting, takes turns with the settings in effect, and the best-looking ones are
+//! measured again. A change is a cause if its interval is above 1, whatever the counters suggest.
 
 use std::time::{Duration, Instant};
 
@@ -17,32 +17,32 @@ use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::trial::Trial;
 use crate::fault::Fault;
 
-/// Rounds that choose what is measured again.
+/// Rounds of the first measurement, which selects the changes to measure again.
 const ROUNDS: u32 = 3;
-/// Rounds of what is measured again, and fewer where a round takes long. Both are enough for an interval.
+/// Rounds of a repeated measurement; `ROUNDS_AGAIN_SLOW` if a round takes long. Both suffice for an interval.
 const ROUNDS_AGAIN: u32 = 16;
 const ROUNDS_AGAIN_SLOW: u32 = 8;
 const SLOW: Duration = Duration::from_secs(1);
-/// How long a turn of a round takes, unless a transfer takes longer.
+/// Duration of a turn, unless a transfer takes longer.
 const SAMPLE: Duration = Duration::from_millis(150);
 const WARMUP: Duration = Duration::from_millis(60);
 
-/// The settings in effect at work, and what came of changing them.
+/// Trial with the settings in effect, and the notes on the changes compared with it.
 struct Inquiry<'b> {
     bench: &'b Bench<'b>,
     size: u64,
     trial: Trial<'b>,
     transfers: u64,
     rounds_again: u32,
-    /// Pairs so far: their order is drawn by that, so that neither turn is always the first.
+    /// Number of pairs so far. It seeds the order of the next pair, so that neither turn is always the first.
     drawn: u64,
-    /// What could not be tried, one sentence each.
+    /// Notes for the report, one sentence each, such as changes that could not be tried.
     notes: &'b mut Vec<String>,
 }
 
 impl Bench<'_> {
-    /// Tries all suspects at this size, and adds what was tried, those that help first, and notes, also where an error ends
-    /// it.
+    /// Tries all suspects at this size. Adds the tried changes, the most helpful ones first, and notes, even if an
+    /// error ends the tests.
     pub(crate) fn why(
         &self,
         size: u64,
@@ -73,7 +73,7 @@ impl Bench<'_> {
         inquiry.trial.tear_down()
     }
 
-    /// The part of all suspects in the work of a size.
+    /// Returns the share of all suspects in the work of a size.
     pub(crate) fn why_work(&self, size: u64) -> f64 {
         match self.schedule.why {
             true => {
@@ -85,12 +85,12 @@ impl Bench<'_> {
         }
     }
 
-    /// The part of a change in so many rounds, each with a turn without it and one with it.
+    /// Returns the work of a change in this many rounds, each with a turn without the change and a turn with it.
     fn pairs_work(&self, size: u64, rounds: u32) -> f64 {
         f64::from(2 * rounds) * self.seconds(size, SAMPLE)
     }
 
-    /// Warms up, and says how many transfers make a turn.
+    /// Warms up, and returns the number of transfers in a turn.
     fn turn(&self, trial: &Trial<'_>) -> Result<u64, Fault> {
         let fitting = trial.warm_up(WARMUP.min(self.schedule.warmup), SAMPLE)?;
         Ok(self.schedule.iters.unwrap_or(fitting))
@@ -136,7 +136,7 @@ impl Inquiry<'_> {
         }
         let again = Attempt::to_measure_again(&attempts);
         let work_again = self.bench.pairs_work(self.size, ROUNDS_AGAIN);
-        // Fewer may be left than there was time for.
+        // Fewer changes may remain than time was planned for.
         self.bench.progress.did(AGAIN.saturating_sub(again.len()) as f64 * work_again);
         for place in again {
             if end.is_ok() {
@@ -169,7 +169,8 @@ impl Inquiry<'_> {
         self.bench.progress.say(format!("{}: {what}", show_size(self.size)));
     }
 
-    /// Rates without and with a change, in turn; nothing but a note if no engines with it can be had.
+    /// Measures rates without and with a change, in turn. Returns `None` and adds a note if no engines with the change
+    /// can be opened.
     fn pairs(&mut self, change: &Change, rounds: u32) -> Result<Option<Pairs>, Fault> {
         let bench = self.bench;
         bench.interrupt.check()?;
@@ -221,18 +222,18 @@ impl Inquiry<'_> {
     }
 }
 
-/// How long a round takes, without and with a change, where setting up and warming up took so long. A sample takes longer
-/// than it should where a few transfers do; warming up is twice as many of them.
+/// Estimates the duration of a round, without and with a change, from the time that setting up and warming up took. A
+/// sample takes longer than planned if a few transfers do; a warm-up runs twice as many of them.
 fn time_of_a_round(set_up: Duration) -> Duration {
     SAMPLE.max(set_up / 2) * 2
 }
 
-/// So many are decided on before the first of them.
+/// Returns the number of rounds of repeated measurements. The number is fixed before the first of them.
 fn rounds_again(set_up: Duration) -> u32 {
     if time_of_a_round(set_up) > SLOW { ROUNDS_AGAIN_SLOW } else { ROUNDS_AGAIN }
 }
 
-/// What is concluded, and from what.
+/// Describes the rule of the conclusions for the report.
 fn rule(rounds_again: u32) -> String {
     format!(
         "--why measured each change in {ROUNDS} rounds, and the {AGAIN} that looked best in {rounds_again} more, which alone \

@@ -1,5 +1,4 @@
-//! What a size is held against: what is measured for that, and what of the size itself the verdict
-//! is taken from.
+//! Yardsticks of a size: limits that are measured, and the numbers of the size that its verdict uses.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -8,8 +7,9 @@ use polyrail::PathKind;
 use polyrail_report::{PayloadProtection, RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
+use super::sums::Sums;
 use crate::cmd::bench::judge::{
-    BesideRails, Copied, Copies, Deeper, Evidence, MESSAGE_BYTES, Use, starved,
+    BesideRails, Copied, Copies, Deeper, Evidence, MESSAGE_BYTES, Use, is_open, starved,
 };
 use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
@@ -18,15 +18,17 @@ use crate::cmd::bench::trial::{Taken, add_new};
 use crate::fault::Fault;
 
 impl Bench<'_> {
-    /// What this size is held against, measured after it as it went.
-    /// Nothing where other programs have nearly all of the CPUs: it would say what they left, and take minutes.
+    /// Measures the limits to compare this size with, after the size and in the way it moved. Measures nothing if other
+    /// programs take nearly all of the CPUs: the result would show only what they leave, and take minutes.
     pub(crate) fn yardsticks(
         &self,
         size: u64,
         rounds: &Rounds,
+        sums: &Sums,
         notes: &mut Vec<String>,
     ) -> Result<Yardsticks, Fault> {
-        if self.beside_rails(rounds).is_some_and(|path| path.by_devices) || self.schedule.latency {
+        let by_devices = self.beside_rails(rounds).is_some_and(|path| path.by_devices);
+        if by_devices || self.schedule.latency || self.schedule.no_limits {
             return Ok(Yardsticks::default());
         }
         if let Some(starved) = self.starved(rounds) {
@@ -34,7 +36,7 @@ impl Bench<'_> {
             notes.push(format!("no limit of the machine was measured at {shown}: {starved}"));
             return Ok(Yardsticks { starved: Some(starved), ..Yardsticks::default() });
         }
-        // A thread that moved bytes in any of the samples is one of them.
+        // A thread counts if it moved bytes in any of the samples.
         let most = |load: fn(&Taken) -> &Load| {
             let movers = rounds.engine.iter().map(|taken| &load(taken).movers);
             movers.max_by_key(|movers| movers.len()).cloned().unwrap_or_default()
@@ -42,7 +44,7 @@ impl Bench<'_> {
         let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
         let used = self.memory_use(size, movers, rounds);
         self.progress.say(format!("{}: measuring copies of memory", show_size(size)));
-        let copy = match self.copies.borrow_mut().of(&used)? {
+        let copy = match self.copies.borrow_mut().of(&used, sums.spread.median)? {
             Copied::Rate(rate) => Some(rate),
             Copied::Starved { got } => {
                 notes.push(format!(
@@ -53,18 +55,28 @@ impl Bench<'_> {
                 None
             }
         };
-        let messages_per_s = self.message_rate(size)?;
-        let deeper = self.deeper(size, rounds)?;
-        Ok(Yardsticks { copy, messages_per_s, deeper, starved: None })
+        let mut yardsticks = Yardsticks { copy, ..Yardsticks::default() };
+        // If another limit is reached, these would change nothing.
+        if self.schedule.fit.is_none() && is_open(&self.evidence(size, sums, rounds, &yardsticks)) {
+            yardsticks.messages_per_s = self.message_rate(size)?;
+            yardsticks.deeper = self.deeper(size, sums)?;
+        }
+        Ok(yardsticks)
     }
 
-    /// What the CPUs gave in the last sample, if other programs had nearly all of them in each.
+    /// Returns the time limit of a yardstick. One that takes longer shows only what other programs leave, and is
+    /// discarded.
+    fn limit(&self) -> Duration {
+        (self.schedule.time / 4).max(LIMIT_LEAST)
+    }
+
+    /// Describes the CPU time of the last sample if other programs had nearly all of it in each sample.
     fn starved(&self, rounds: &Rounds) -> Option<String> {
         let of = |taken: &Taken| starved(&taken.local_load, &taken.peer_load, self.same_host);
         rounds.engine.iter().map(of).collect::<Option<Vec<_>>>()?.pop()
     }
 
-    /// The way of the bytes, if it was not the rails.
+    /// Returns the path of the bytes if they did not use the rails.
     fn beside_rails(&self, rounds: &Rounds) -> Option<BesideRails> {
         let name =
             rounds.path.as_ref().map(|path| path.taken.clone()).filter(|path| path != TCP)?;
@@ -73,13 +85,13 @@ impl Bench<'_> {
         Some(BesideRails { name, by_devices })
     }
 
-    /// How the threads of this machine used its memory.
+    /// Describes the use of this machine's memory by its threads.
     fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2], rounds: &Rounds) -> Use {
         let schedule = self.schedule;
         let layout = schedule.layout(size);
         let config = self.link.engine.config();
         let region = layout.region_bytes();
-        // What devices copy from and to is a ring of each flow.
+        // Devices copy through a bounce buffer of each flow.
         let staging = config.staging_bytes * self.link.peer.flows().total as u64;
         let end = |is_host: bool| if is_host { region } else { staging.min(region) };
         let on_host = [self.bank.is_host(), self.peer_on_host];
@@ -102,7 +114,7 @@ impl Bench<'_> {
         Use { layout, chunk_bytes: config.chunk_bytes, footprint_bytes, copies, movers }
     }
 
-    /// How many transfers of 8 bytes a second this depth makes, where small ones are measured.
+    /// Measures transfers of 8 bytes per second at this depth, for small sizes only.
     fn message_rate(&self, size: u64) -> Result<Option<f64>, Fault> {
         let schedule = self.schedule;
         let depth = schedule.depth(size);
@@ -117,13 +129,12 @@ impl Bench<'_> {
             return Ok(Some(*known));
         }
         let schedule = Schedule { segments: 1, depth: Some(depth), ..schedule.clone() };
-        let begin = Instant::now();
         self.progress.say(format!("{}: measuring small transfers", show_size(size)));
         let trial = self.set_up(self.link, &schedule, MESSAGE_BYTES, None)?;
         let count = trial.warm_up(MESSAGES_TIME, MESSAGES_TIME)?;
-        let mut most = 0.0_f64;
+        let (begin, mut most) = (Instant::now(), 0.0_f64);
         for round in 0..MESSAGES_ROUNDS {
-            if begin.elapsed() > LIMIT {
+            if begin.elapsed() > self.limit() {
                 trial.tear_down()?;
                 return Ok(None);
             }
@@ -135,30 +146,43 @@ impl Bench<'_> {
         Ok(Some(most))
     }
 
-    /// What more transfers at once bring, where the channels have room for them.
-    fn deeper(&self, size: u64, rounds: &Rounds) -> Result<Option<Deeper>, Fault> {
+    /// Measures the gain from more outstanding transfers, if the channels have room for them.
+    fn deeper(&self, size: u64, sums: &Sums) -> Result<Option<Deeper>, Fault> {
         let schedule = self.schedule;
         let Some(depth) = self.deeper_depth(size) else { return Ok(None) };
-        let fastest = rounds.engine.iter().map(|taken| taken.sample.gb_per_s()).fold(0.0, f64::max);
-        let is_short = depth.saturating_mul(size) as f64 <= fastest * 1e9 * DEEPER_SECONDS;
+        let is_short = depth.saturating_mul(size) as f64 <= sums.spread.max * 1e9 * DEEPER_SECONDS;
         if !is_short {
             return Ok(None);
         }
         self.progress.say(format!("{}: measuring {DEEPER} times the depth", show_size(size)));
-        let deep = Schedule { depth: Some(depth), ..schedule.clone() };
+        // Prepare memory for outstanding transfers only: filling more takes longer than the turns.
+        let deep = Schedule { depth: Some(depth), iters: Some(depth), ..schedule.clone() };
+        let mut trial = self.set_up(self.link, &deep, size, None)?;
+        let depths = [schedule.depth(size), depth];
+        let mut counts = [0; 2];
+        for (depth, count) in depths.into_iter().zip(&mut counts) {
+            trial.set_depth(depth)?;
+            *count = trial.warm_up(SHORT_WARMUP, SHORT_TURN)?;
+        }
         let (begin, mut ratios) = (Instant::now(), Vec::new());
-        for round in 0..DEEPER_ROUNDS {
+        for _ in 0..DEEPER_ROUNDS {
             self.interrupt.check()?;
-            if begin.elapsed() > LIMIT {
+            if begin.elapsed() > self.limit() {
+                trial.tear_down()?;
                 return Ok(None);
             }
-            let rate = self.short_rate(schedule, size, round)?;
-            ratios.push(self.short_rate(&deep, size, round)? / rate);
+            let mut rates = [0.0; 2];
+            for ((depth, count), rate) in depths.into_iter().zip(counts).zip(&mut rates) {
+                trial.set_depth(depth)?;
+                *rate = trial.gb_per_s(count)?;
+            }
+            ratios.push(rates[1] / rates[0]);
         }
+        trial.tear_down()?;
         Ok(Spread::of(ratios).map(|ratio| Deeper { depth, ratio }))
     }
 
-    /// How many transfers at once that would be.
+    /// Returns the greater depth to try, or `None` if it is not possible.
     fn deeper_depth(&self, size: u64) -> Option<u64> {
         let schedule = self.schedule;
         let depth = schedule.depth(size).saturating_mul(DEEPER);
@@ -169,23 +193,14 @@ impl Bench<'_> {
         (schedule.iters.is_none() && is_possible).then_some(depth)
     }
 
-    /// GB/s of one short sample.
-    fn short_rate(&self, schedule: &Schedule, size: u64, round: u64) -> Result<f64, Fault> {
-        let trial = self.set_up(self.link, schedule, size, None)?;
-        let count = trial.warm_up(SHORT_WARMUP, SHORT_SAMPLE)?;
-        let gb_per_s = trial.sample(Verify::Off, count, round)?.sample.gb_per_s();
-        trial.tear_down()?;
-        Ok(gb_per_s)
-    }
-
-    /// What all channels together may have outstanding, in bytes.
+    /// Returns the maximum number of outstanding bytes of all channels together.
     fn window_bytes(&self) -> u64 {
         let config = self.link.engine.config();
         let channels = self.link.peer.flows().total as u64 / u64::from(config.sockets);
         channels * u64::from(config.window_chunks) * config.chunk_bytes
     }
 
-    /// How the payload is protected that moves, if it is.
+    /// Returns the protection of the payload that moves, if any.
     fn payload_in_use(&self) -> Option<String> {
         let [sent, received] = self.payload;
         let in_use = match (self.schedule.bidir, self.schedule.op) {
@@ -197,16 +212,15 @@ impl Bench<'_> {
         protected.map(|payload| payload.to_string())
     }
 
-    /// The numbers of the sample in the middle.
+    /// Gathers the evidence for the verdict. The numbers are those of the sample nearest to the median rate.
     pub(crate) fn evidence(
         &self,
         size: u64,
-        median: f64,
+        sums: &Sums,
         rounds: &Rounds,
-        rails: &[RailShare],
-        p50_us: Option<f64>,
         yardsticks: &Yardsticks,
     ) -> Evidence {
+        let (median, rails) = (sums.spread.median, sums.rails.as_slice());
         let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
         let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
         let is_mixed = middle.is_some_and(|taken| distance(&taken) > MIXED_SHARE * median);
@@ -252,12 +266,12 @@ impl Bench<'_> {
             size,
             window_bytes: self.window_bytes(),
             deeper: yardsticks.deeper,
-            p50_us,
+            p50_us: sums.latency_us.map(|latency| latency.p50),
         }
     }
 }
 
-/// Whether a rail of either end was down for other parts of some samples than of others.
+/// Whether the rails that were down, at either end, differ between samples.
 fn down_in_some(samples: &[Taken]) -> bool {
     let faults = |taken: &Taken| -> BTreeSet<(bool, String, bool)> {
         let ends = [(true, &taken.local_load), (false, &taken.peer_load)];
@@ -273,28 +287,29 @@ fn down_in_some(samples: &[Taken]) -> bool {
 /// Largest distance of the middle sample from the median, as a share of the median.
 const MIXED_SHARE: f64 = 0.05;
 
-/// The rail that sent the greatest part of its bytes again.
+/// Returns the rail that retransmitted the greatest share of its bytes.
 fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {
     let lost = |rail: &RailShare| (rail.retransmits * SEGMENT_BYTES) as f64 / rail.bytes as f64;
     let rails = rails.iter().filter(|rail| rail.bytes > 0);
     rails.map(|rail| (rail.name.clone(), lost(rail))).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The payload of a packet of 1500 bytes; of larger ones more is lost than it says.
+/// Payload bytes of a packet of 1500 bytes. With larger packets, more is lost than this estimates.
 const SEGMENT_BYTES: u64 = 1448;
-/// Above this the bytes cost more than the message.
+/// Maximum size for which the message may cost more than its bytes.
 const SMALL_BYTES: u64 = 256 << 10;
 const MESSAGES_TIME: Duration = Duration::from_millis(50);
 const MESSAGES_ROUNDS: u64 = 3;
-/// A yardstick that takes longer than that says what other programs left, and is none.
-const LIMIT: Duration = Duration::from_secs(5);
-/// How many times the depth is tried.
+/// Minimum time limit of a yardstick, after its warm-up.
+const LIMIT_LEAST: Duration = Duration::from_millis(300);
+/// Factor of the greater depth that is tried.
 const DEEPER: u64 = 4;
 const DEEPER_ROUNDS: u64 = 3;
-/// What is outstanding then must not take longer: slow rails would take minutes.
+/// Maximum time in seconds for the outstanding bytes: slow rails would take minutes.
 const DEEPER_SECONDS: f64 = 0.2;
 const SHORT_WARMUP: Duration = Duration::from_millis(20);
-const SHORT_SAMPLE: Duration = Duration::from_millis(50);
-/// Of more memory, or of many lists at once, preparing takes longer than moving.
+const SHORT_TURN: Duration = Duration::from_millis(50);
+/// Maximum bytes outstanding at the greater depth. Preparing more memory, or more segments than [`SEGMENTS_AT_ONCE`],
+/// takes longer than moving it.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 const SEGMENTS_AT_ONCE: u64 = 1 << 16;

@@ -1,23 +1,23 @@
-//! What trying a change comes to. The effect is judged as everywhere: by the interval of [`Rule`], and by nothing else.
+//! Evaluation of a tried change. The effect is judged by the interval of [`Rule`] only, as everywhere.
 
 use polyrail_experiment::{Better, MISS, Rule, Verdict};
 use polyrail_report::{RatioInterval, Spread, Tried};
 
 use crate::cmd::bench::options::Change;
 
-/// So many changes are measured again, those that looked best.
+/// Number of changes that are measured again: those that looked best.
 pub(crate) const AGAIN: usize = 3;
 
-/// Rates without a change and with it, in GB/s, in pairs that were measured one after the other.
+/// Rates without and with a change, in GB/s. The two rates of a pair were measured one after the other.
 pub(crate) type Pairs = Vec<[f64; 2]>;
 
-/// A change, and how it went.
+/// Change, with its measurements.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) change: Change,
-    /// Pairs that choose what is measured again. They prove nothing: of many changes one looks good by itself.
+    /// Pairs that select the changes to measure again. They prove nothing: of many changes, one looks good by chance.
     pub(crate) first: Pairs,
-    /// Pairs of their own, as many as were planned; or none.
+    /// Pairs of the repeated measurement, as many as planned, or none.
     pub(crate) again: Pairs,
 }
 
@@ -26,8 +26,8 @@ impl Attempt {
         Self { change, first, again: Pairs::new() }
     }
 
-    /// The places of those to measure again: what protects payload, which a verdict names and nothing else shows, and those that
-    /// looked best.
+    /// Returns the indices of the attempts to measure again: the one without protection of payload, which a verdict may
+    /// name and only this test shows, and those that looked best.
     pub(crate) fn to_measure_again(attempts: &[Self]) -> Vec<usize> {
         let is_named = |at: usize| attempts[at].change == Change::Unprotected;
         let looks = |at: usize| ratio(&attempts[at].first).map_or(0.0, |ratio| ratio.median);
@@ -38,7 +38,7 @@ impl Attempt {
         order
     }
 
-    /// What it came to; `None` without a pair.
+    /// Returns the result, or `None` without a pair.
     pub(crate) fn tried(&self) -> Option<Tried> {
         let pairs = if self.again.is_empty() { &self.first } else { &self.again };
         let gb_per_s = Spread::of(pairs.iter().map(|[_, with]| *with))?.median;
@@ -54,14 +54,14 @@ impl Attempt {
     }
 }
 
-/// All intervals of a size together miss one as seldom as those of an experiment.
+/// Rule for which all intervals of a size together miss a true ratio as rarely as those of an experiment.
 const RULE: Rule = Rule { better: Better::Higher, precision: 0.0, miss: MISS / AGAIN as f64 };
 
 fn ratio(pairs: &Pairs) -> Option<Spread> {
     Spread::of(pairs.iter().map(|[without, with]| with / without))
 }
 
-/// Those that help before the others, each by how much it gains.
+/// Sorts the helpful changes before the others, each group by its gain.
 pub(crate) fn best_first(tried: &mut [Tried]) {
     tried.sort_by(|a, b| b.helps.cmp(&a.helps).then(b.ratio.median.total_cmp(&a.ratio.median)));
 }
@@ -85,12 +85,12 @@ mod tests {
 
     #[test]
     fn an_effect_is_what_has_an_interval_that_excludes_one_however_small_it_is() {
-        // Recorded: four rails with one channel, and with as many as there are rails.
+        // Recorded with four rails, once with one channel and once with as many channels as rails.
         let four =
             attempt(&[4.0; 3], &[4.00, 4.01, 4.00, 4.00, 4.01, 4.00, 4.00, 4.00]).tried().unwrap();
         let interval = four.interval.unwrap();
         assert!(four.helps && interval.low > 3.99 && interval.high < 4.02, "{four:?}");
-        // Recorded: fewer progress threads, on a machine that varies by more than they gain.
+        // Recorded with fewer progress threads, on a machine whose variation exceeds their gain.
         let ratios = [1.07, 1.03, 1.34, 1.06, 1.05, 1.09, 1.12, 1.04];
         let few = attempt(&ratios[..3], &ratios).tried().unwrap();
         assert!(few.helps && few.interval.unwrap().low > 1.0, "{few:?}");

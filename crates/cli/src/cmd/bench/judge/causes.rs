@@ -1,41 +1,41 @@
-//! Every cause that a verdict can name, and what `--why` changes to test it.
+//! Causes that a verdict can name, and the changes of `--why` that test them.
 
 use super::suspects::{Knob, Scene};
 
-/// A cause that a verdict names. Finer than the kind of the limit: one kind may have several.
+/// Cause that a verdict names. Causes are finer than kinds of limits: one kind may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// More transfers at once would be faster, or there is room for them.
+    /// More outstanding transfers would be faster, or there is room for them.
     Depth,
-    /// One message at a time was measured.
+    /// Only one message at a time was outstanding.
     OneMessage,
-    /// The rails carry what their links carry.
+    /// The rails are as fast as their links.
     FullLinks,
-    /// The same, and one rail is much slower than the others.
+    /// The rails are as fast as their links, and one rail is much slower than the others.
     SlowRail,
-    /// Memory is copied as fast as it can be.
+    /// Copies of memory are at their limit.
     Memory,
-    /// The thread that posts is always at it.
+    /// The thread that posts is always busy.
     Posting,
-    /// The number of transfers is what costs.
+    /// The cost of each transfer limits, not its bytes.
     MessageRate,
-    /// Devices copied the bytes themselves.
+    /// Devices copied the bytes.
     Device,
-    /// A process was stopped, or had no CPU.
+    /// A process was stopped or got no CPU time.
     Away,
-    /// The CPU quota of a control group had run out.
+    /// The CPU quota of a control group was used up.
     Quota,
-    /// The processes use the CPUs that there are.
+    /// The processes use all the CPUs.
     BusyCpus,
-    /// Other programs use them.
+    /// Other programs use the CPUs.
     OtherPrograms,
     /// One CPU is full.
     HotCpu,
     /// One thread uses a whole CPU.
     BusyThread,
-    /// The receiver has no room.
+    /// The receiver's buffers are full.
     NoRoom,
-    /// Packets are lost on the way.
+    /// Packets are lost in the network.
     Lost,
     /// The queue of an interface drops packets.
     ShortQueue,
@@ -43,9 +43,9 @@ pub(crate) enum Cause {
     RailDown,
     /// A rail has no channel.
     NoChannel,
-    /// A rail leads nowhere.
+    /// A rail has no partner at the other end.
     NoPartner,
-    /// Rails of one subnet receive by one NIC.
+    /// Rails of one subnet receive through one NIC.
     OneNic,
     /// The window is full.
     Window,
@@ -53,16 +53,15 @@ pub(crate) enum Cause {
     Protection,
 }
 
-/// How `--why` tests a cause.
+/// Test of a cause by `--why`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     By(&'static [Knob]),
-    /// Not at all, for this reason.
+    /// No test, for this reason.
     Not(&'static str),
 }
 
 impl Cause {
-    /// The list of them.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 23] = [
         Self::Depth,
@@ -90,7 +89,7 @@ impl Cause {
         Self::Protection,
     ];
 
-    /// The table of causes and their tests.
+    /// Returns the test of the cause.
     pub(crate) fn test(self) -> Test {
         use Test::{By, Not};
         match self {
@@ -127,7 +126,7 @@ impl Cause {
     }
 }
 
-/// Why `--why` does not test some of these causes in this scene; each reason once.
+/// Returns the reasons why `--why` does not test some of these causes in this scene, each reason once.
 pub(crate) fn untested(causes: &[Cause], scene: &Scene<'_>) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     for cause in causes {

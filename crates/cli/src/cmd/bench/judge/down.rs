@@ -7,12 +7,12 @@ use super::evidence::{Evidence, Line};
 use super::rules::Candidate;
 use crate::cmd::bench::talk::{DownRail, WhyDown};
 
-/// What the rails here carry at most that carry anything.
+/// Returns the maximum rates of this end's rails, without those that carry nothing.
 pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
     without(evidence.line.as_ref()?, &evidence.local.down, evidence.ways)
 }
 
-/// The same of the end whose rails carry less: every byte takes a rail of both.
+/// Works like [`line_of_others`] for the end whose rails carry less: every byte uses a rail of each end.
 pub(super) fn narrower_line(evidence: &Evidence) -> Option<Line> {
     let there = evidence.peer_line.as_ref();
     let there = there.and_then(|line| without(line, &evidence.peer.down, evidence.ways));
@@ -22,7 +22,7 @@ pub(super) fn narrower_line(evidence: &Evidence) -> Option<Line> {
     }
 }
 
-/// `None` if no rail is left.
+/// Removes the rails that carry nothing. Returns `None` if no rail is left.
 fn without(line: &Line, down: &[DownRail], ways: u64) -> Option<Line> {
     let Line { rails, source } = line;
     let (out, rails): (Vec<_>, Vec<_>) =
@@ -38,7 +38,7 @@ fn without(line: &Line, down: &[DownRail], ways: u64) -> Option<Line> {
     Some(Line { rails, source })
 }
 
-/// Whether a rail here carries nothing, which the text behind the verdict tells.
+/// Whether a rail of this end carries nothing. The text after the verdict names it.
 pub(super) fn is_silent(evidence: &Evidence, rail: &str) -> bool {
     is_among(&evidence.local.down, rail, evidence.ways)
 }
@@ -47,24 +47,24 @@ fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
     down.iter().any(|one| one.name == name && !carries(one, ways))
 }
 
-/// Whether a rail that was down held the others up: it was down for a part of the time, or its chunks were sent again.
+/// Whether a rail that was down delayed the others: it was down for part of the time, or its chunks were resent.
 pub(super) fn disturbs(evidence: &Evidence) -> bool {
     is_in_part(evidence) || evidence.has_resent
 }
 
-/// Whether a rail was down for a part of the time that the rate is of: within the sample, or in one of those that the
-/// rate is a mean of. Its bytes count in the rate, but not what it could have carried.
+/// Whether a rail was down for part of the time behind the rate: within the sample, or in one of the samples behind the
+/// mean rate. Its bytes count in the rate, but not the bytes that it could have carried otherwise.
 pub(super) fn is_in_part(evidence: &Evidence) -> bool {
     evidence.down_in_some
         || evidence.local.down.iter().chain(&evidence.peer.down).any(|rail| rail.went)
 }
 
-/// Whether a rail on which connections of its own end fail carries in the only direction in use.
+/// Whether the rail still carries the only direction in use, although connections from its own end fail.
 fn carries(rail: &DownRail, ways: u64) -> bool {
     rail.receives && ways == 1
 }
 
-/// Nothing else is the limit.
+/// Returns the candidate for rails that are down. It counts only if nothing else is the limit.
 pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
     let elsewhen = evidence.down_elsewhen.iter().flatten();
@@ -84,8 +84,8 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carried nothing in some sample, why, and what to look at: a line for each, behind any
-/// verdict. A rail may be back when the line is printed, so its fault is in the past tense.
+/// Names the rails of both ends that carried nothing in some sample, with the reason and the place to look: a line
+/// each, after any verdict. A rail may be up again when the line is printed, so its fault is in the past tense.
 pub(super) fn names(evidence: &Evidence) -> Vec<String> {
     let [here, there] = &evidence.down_elsewhen;
     let here = [&*evidence.local.down, here].concat();
@@ -98,7 +98,7 @@ pub(super) fn names(evidence: &Evidence) -> Vec<String> {
 pub(super) const HERE: &str = "here";
 pub(super) const THERE: &str = "at the other side";
 
-/// The causes that [`names`] names.
+/// Returns the causes of the rails that [`names`] names.
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
     let elsewhen = evidence.down_elsewhen.iter().flatten();
     let all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
@@ -109,7 +109,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
     })
 }
 
-/// Rails that are left out for one reason are named together.
+/// Names rails that are left out for the same reason together.
 pub(super) fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
@@ -134,12 +134,13 @@ pub(super) fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
                  firewalls of both ends and between them)"
             );
         }
-        // Each fault has a sentence of its own.
+        // Each kind of fault has its own sentence.
+        let [was_down, was_not_connected, was_lost] = DOWN;
         let state = match why {
-            WhyDown::Disconnected => "was not connected",
-            WhyDown::Gone => "was lost",
+            WhyDown::Disconnected => was_not_connected,
+            WhyDown::Gone => was_lost,
             WhyDown::Lost => "lost its connections for a time",
-            _ => "was down",
+            _ => was_down,
         };
         match why.is_fault() {
             true => format!(
@@ -149,8 +150,18 @@ pub(super) fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
             false => format!("{names} {place} {is} not used: {words}"),
         }
     };
-    // One line each, whatever the other host says.
+    // Each line stays one line, whatever text the other host sends.
     reasons.into_iter().map(told).map(|line| line.replace('\n', " ")).collect()
+}
+
+/// States of rails that were down, in words.
+const DOWN: [&str; 3] = ["was down", "was not connected", "was lost"];
+
+/// Whether a line of [`names`] is about a rail that was down, and not about one that the settings leave unused.
+pub(crate) fn names_down(line: &str) -> bool {
+    let places = [HERE, THERE];
+    let is_state = |place| DOWN.iter().any(|state| line.contains(&format!(" {place} {state}: ")));
+    places.into_iter().any(is_state)
 }
 
 /// Returns a hint where to look, chosen by the reason.
@@ -174,8 +185,8 @@ fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
     format!("look at `ip -s link show {interface}` and `polyrail doctor` {place}")
 }
 
-/// The fact in words; `end` is the one that has the rail.
-fn words(rail: &DownRail, end: &str) -> String {
+/// Describes the fact; `end` names the end that has the rail.
+pub(crate) fn words(rail: &DownRail, end: &str) -> String {
     let because = |otherwise: &str| rail.because.clone().unwrap_or_else(|| otherwise.to_owned());
     match rail.why {
         WhyDown::Interface | WhyDown::NoRail => {

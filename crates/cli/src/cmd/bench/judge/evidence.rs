@@ -1,19 +1,19 @@
-//! The numbers that a verdict is taken from.
+//! Numbers that a verdict is based on.
 
 use polyrail_report::Spread;
 
 use super::machine::CopyRate;
 use crate::cmd::bench::talk::{DownRail, Load};
 
-/// A way of the bytes that is not the rails.
+/// Path of the bytes that uses no rails.
 #[derive(Clone, Debug)]
 pub(crate) struct BesideRails {
     pub(crate) name: String,
-    /// Otherwise CPUs of the host copy.
+    /// Devices copy the bytes. Otherwise CPUs of the host do.
     pub(crate) by_devices: bool,
 }
 
-/// The numbers of one size.
+/// Numbers of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
     /// Chunks of rails that were down were sent again.
@@ -22,56 +22,56 @@ pub(crate) struct Evidence {
     pub(crate) down_in_some: bool,
     /// Rails of this end and of the other one that were down in other samples than this one.
     pub(crate) down_elsewhen: [Vec<DownRail>; 2],
-    /// Of both directions together.
+    /// Rate of both directions together.
     pub(crate) gb_per_s: f64,
     /// Directions in use: 1 or 2.
     pub(crate) ways: u64,
     pub(crate) local: Load,
     pub(crate) peer: Load,
     pub(crate) same_host: bool,
-    /// What copying reaches that uses memory in this way, where that was measured.
+    /// Rate of copies that use memory in the same way, if it was measured.
     pub(crate) copy: Option<CopyRate>,
-    /// Transfers of 8 bytes per second at the same depth, where these were measured.
+    /// Transfers of 8 bytes per second at the same depth, if they were measured.
     pub(crate) messages_per_s: Option<f64>,
-    /// Of the rails here.
+    /// Maximum rates of this end's rails.
     pub(crate) line: Option<Line>,
-    /// Of the rails at the other side, as that end says.
+    /// Maximum rates of the other end's rails, as that end reports them.
     pub(crate) peer_line: Option<Line>,
-    /// What each rail carried, as a part of all, with its name.
+    /// Name of each rail, and its share of all bytes.
     pub(crate) rails: Vec<(String, f64)>,
-    /// The part of its bytes that a rail sent again, at least, with its name: the worst one.
+    /// Name of the rail with the most retransmissions, and at least what share of its bytes they are.
     pub(crate) lost: Option<(String, f64)>,
-    /// The way of the bytes, if it was not the rails.
+    /// Path of the bytes, if it was not the rails.
     pub(crate) beside_rails: Option<BesideRails>,
-    /// Of the sending side.
+    /// Share of the time in which the sender's window was full.
     pub(crate) window_full_share: f64,
-    /// How the payload is protected, if it is.
+    /// Protection of the payload, if any.
     pub(crate) payload: Option<String>,
     pub(crate) ping_pong: bool,
     pub(crate) depth: u64,
     pub(crate) size: u64,
-    /// What all channels together may have outstanding, in bytes.
+    /// Maximum number of outstanding bytes of all channels together.
     pub(crate) window_bytes: u64,
-    /// What more transfers at once brought, where that was tried.
+    /// Gain from more outstanding transfers, if that was tried.
     pub(crate) deeper: Option<Deeper>,
-    /// The median of a transfer, in microseconds.
+    /// Median time of a transfer, in microseconds.
     pub(crate) p50_us: Option<f64>,
 }
 
-/// What more transfers at once bring.
+/// Gain from more outstanding transfers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Deeper {
     pub(crate) depth: u64,
-    /// Of the rates with and without, in pairs that were measured one after the other.
+    /// Ratio of the rates with and without them, in pairs that were measured one after the other.
     pub(crate) ratio: Spread,
 }
 
-/// What the rails carry at most, one way.
+/// Maximum rates of an end's rails, in one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
-    /// Each rail's name and rate, in GB/s.
+    /// Name of each rail, and its rate in GB/s.
     pub(crate) rails: Vec<(String, f64)>,
-    /// Where these numbers come from, for people.
+    /// Source of these numbers, for people.
     pub(crate) source: String,
 }
 

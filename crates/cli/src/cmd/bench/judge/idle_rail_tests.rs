@@ -1,15 +1,15 @@
-//! Verdicts where rails of one end carry nothing, or the ends have unequal rails.
+//! Verdicts for ends with idle rails or with unequal rails.
 
 use super::*;
 use crate::cmd::bench::judge::silent_rails;
 use crate::cmd::bench::talk::Silent;
 
-/// A rail whose flows were not connected.
+/// Returns a rail whose flows were not connected.
 fn rail3() -> Vec<DownRail> {
     vec![down("rail3", WhyDown::Disconnected)]
 }
 
-/// A rail on which connections of its own end fail.
+/// Returns a rail whose own connections fail, and which receives.
 fn one_way() -> Vec<DownRail> {
     let rail = down("eth1", WhyDown::Disconnected);
     vec![DownRail { because: Some("timed out".into()), receives: true, ..rail }]
@@ -19,12 +19,12 @@ fn because(name: &str, why: WhyDown, because: &str) -> DownRail {
     DownRail { because: Some(because.into()), ..down(name, why) }
 }
 
-/// Enough transfers are outstanding, and the rates of rails are not known.
+/// Lets enough transfers be outstanding, and leaves the rates of the rails unknown.
 fn unknown_rates(e: &mut Evidence) {
     (e.line, e.depth) = (None, 1 << 10);
 }
 
-/// Recorded: four NICs connect, two listen, and packets are lost where four meet two.
+/// Recorded: four NICs connect to an end with two, and packets are lost where four rails meet two.
 fn unequal(e: &mut Evidence, rates: &[f64]) {
     let rail = |(rail, rate): (usize, &f64)| (format!("eth{rail}"), *rate);
     let source = format!("{} rails at the other side", rates.len());
@@ -33,7 +33,7 @@ fn unequal(e: &mut Evidence, rates: &[f64]) {
     (e.gb_per_s, e.depth, e.lost) = (0.024, 4, thread("rail2", 0.023));
 }
 
-/// Recorded: `--lab 4x200mbit --set channels=1`.
+/// Recorded with `--lab 4x200mbit --set channels=1`.
 fn one_channel(e: &mut Evidence) {
     let silent = |name| down(name, WhyDown::NoChannel { channels: 1, rails: 4 });
     let all = ["rail1", "rail2", "rail3"].map(silent).to_vec();
@@ -125,7 +125,7 @@ fn rails_that_carry_nothing_are_named_behind_the_limit() {
     check("bench/verdicts_of_idle_rails", CASES);
 }
 
-/// The end that is to change something says so, too.
+/// The listener's lines tell the user of that end what to change.
 #[test]
 fn a_listener_names_rails_with_where_to_look_and_each_once() {
     let own = |down| (Silent { down, ..Silent::default() }, Silent::default());

@@ -1,9 +1,10 @@
-//! What this machine copies when it copies as a transfer does: the measure for whether memory limits.
+//! Rate at which this machine copies memory in the same way as a transfer: the reference for whether memory is the
+//! limit.
 //!
-//! The same pieces of memory in the same order and as large a footprint, by as many threads on the same
-//! CPUs as were seen to move the transfer. Between two processes of one machine each piece goes through
-//! a buffer that stays in a cache, as it goes through the kernel's packets: a copy from memory to memory
-//! would be slower than what transfers do, and so no limit.
+//! The copies use the same pieces of memory in the same order, with the same footprint, on as many threads and the same
+//! CPUs as moved the transfer. Between two processes of one machine each piece goes through a buffer that stays in a
+//! cache, as it goes through the kernel's packets. A copy from memory to memory would be slower than transfers, and
+//! therefore not a limit.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,86 +13,151 @@ use polyrail::Memory;
 use polyrail_host::CpuSet;
 use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 
+use super::known::KnownRates;
 use crate::cmd::bench::faults;
-use crate::cmd::bench::options::{Layout, Piece, WORKING_SET_BYTES};
+use crate::cmd::bench::options::{Layout, Piece};
 use crate::fault::Fault;
+use crate::host::unix_ms;
 use crate::together::{Begun, start_all};
 
-/// How a transfer uses memory.
+/// Use of memory by a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Use {
     pub(crate) layout: Layout,
-    /// The largest piece that travels at once.
+    /// Maximum size of a piece that travels at once.
     pub(crate) chunk_bytes: u64,
-    /// What the two ends walk through, at most: a region, or the staging of a device.
+    /// Maximum number of bytes that each end walks through: a region, or a device's bounce buffers.
     pub(crate) footprint_bytes: [u64; 2],
     pub(crate) copies: Copies,
-    /// For each thread that moves bytes the CPUs that it may run on; empty for any.
+    /// CPUs on which each thread that moves bytes may run; empty for any.
     pub(crate) movers: Vec<Vec<u32>>,
 }
 
-/// What this machine does to each byte.
+impl Use {
+    /// Returns the bytes of memory that measuring needs.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        spans(self).iter().sum()
+    }
+}
+
+/// Copies that this machine makes of each byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Copies {
-    /// From memory to memory: both ends are here.
+    /// From memory to memory: both ends are on this machine.
     Once,
-    /// Into the kernel and out of it: both ends are here.
+    /// Into the kernel and out of it: both ends are on this machine.
     Twice,
     /// Into the kernel.
     Out,
-    /// Out of it.
+    /// Out of the kernel.
     In,
     /// Half of the bytes go out and half come in.
     OutAndIn,
 }
 
-/// How fast memory was copied so.
+/// Measured rate of copies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CopyRate {
     /// Payload, in GB/s (10^9 bytes): each byte counts once, however often it is copied.
     pub(crate) gb_per_s: f64,
     pub(crate) copies: Copies,
     pub(crate) threads: usize,
-    /// The CPUs of the threads; empty for any.
+    /// CPUs of the threads; empty for any.
     pub(crate) cpus: String,
     pub(crate) footprint_bytes: u64,
+    /// Age of the measurement if an earlier run made it; `None` if this run did.
+    pub(crate) age: Option<Duration>,
 }
 
-/// What came of measuring copies.
+/// Result of measuring copies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Copied {
     Rate(CopyRate),
-    /// The threads that copied got this part of the CPU time that they wanted, or nothing was copied in time: what was
-    /// copied is no limit of the machine.
+    /// The copying threads got this share of the CPU time that they wanted, or the time ran out before copying. The
+    /// rate is then not a limit of the machine.
     Starved {
         got: f64,
     },
 }
 
-/// What was measured already.
+/// Rates of copies that are known already.
 #[derive(Default)]
 pub(crate) struct CopyRates {
     known: HashMap<Use, Copied>,
+    /// Rates of earlier runs.
+    kept: Option<KnownRates>,
+    /// Ignore the rates of earlier runs.
+    is_fresh: bool,
 }
 
 impl CopyRates {
-    /// Measures for about a fifth of a second and never much longer than [`LIMIT`], unless it has.
-    pub(crate) fn of(&mut self, used: &Use) -> Result<Copied, Fault> {
-        self.within(used, LIMIT)
+    pub(crate) fn new(kept: Option<KnownRates>, is_fresh: bool) -> Self {
+        Self { known: HashMap::new(), kept, is_fresh }
     }
 
-    fn within(&mut self, used: &Use, limit: Duration) -> Result<Copied, Fault> {
+    /// Returns the rate, from this run or an earlier one if known. Otherwise measures it, for about a fifth of a second
+    /// and never much longer than [`LIMIT`]. A rate of an earlier run that is below `reached` is measured again.
+    pub(crate) fn of(&mut self, used: &Use, reached: f64) -> Result<Copied, Fault> {
+        self.within(used, reached, LIMIT)
+    }
+
+    fn within(&mut self, used: &Use, reached: f64, limit: Duration) -> Result<Copied, Fault> {
         if let Some(copied) = self.known.get(used) {
             return Ok(copied.clone());
         }
-        let copied = measure(used, limit)?;
+        let copied = match self.earlier(used, reached) {
+            Some(rate) => Copied::Rate(rate),
+            None => self.measured(used, limit)?,
+        };
         self.known.insert(used.clone(), copied.clone());
         Ok(copied)
     }
+
+    fn earlier(&self, used: &Use, reached: f64) -> Option<CopyRate> {
+        let kept = self.kept.as_ref().filter(|_| !self.is_fresh)?;
+        let (gb_per_s, age) = kept.get(used, unix_ms())?;
+        (gb_per_s >= reached).then(|| CopyRate::new(used, gb_per_s, Some(age)))
+    }
+
+    fn measured(&mut self, used: &Use, limit: Duration) -> Result<Copied, Fault> {
+        let (copied, got) = measure(used, limit)?;
+        self.keep(used, &copied, got);
+        Ok(copied)
+    }
+
+    /// Keeps the rate for other runs, if the copying threads got the CPU time that they wanted.
+    fn keep(&mut self, used: &Use, copied: &Copied, got: f64) {
+        if let (Some(kept), Copied::Rate(rate)) = (&mut self.kept, copied)
+            && got >= GOT_TO_KEEP
+        {
+            kept.keep(used, rate.gb_per_s, unix_ms());
+        }
+    }
+}
+
+impl CopyRate {
+    fn new(used: &Use, gb_per_s: f64, age: Option<Duration>) -> Self {
+        let cpus: CpuSet = used.movers.iter().flatten().copied().collect();
+        let is_any = used.movers.is_empty() || used.movers.iter().any(Vec::is_empty);
+        let [here, there] = spans(used);
+        Self {
+            gb_per_s,
+            copies: used.copies,
+            threads: used.movers.len().max(1),
+            cpus: if is_any { String::new() } else { cpus.to_string() },
+            footprint_bytes: here.max(there),
+            age,
+        }
+    }
+}
+
+/// Returns the sizes of the memory to copy from and to.
+fn spans(used: &Use) -> [u64; 2] {
+    used.footprint_bytes.map(|bytes| bytes.clamp(1, SPAN_MAX))
 }
 
 impl Copies {
-    /// For people: what each byte takes, and that something is reached by it.
+    /// Returns the beginning of a sentence about the rate, for people: the copies per byte, with the verb.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Twice => "two copies per byte reach",
@@ -100,32 +166,37 @@ impl Copies {
     }
 }
 
-/// A packet of the loopback holds as much, and so does a cache of a core.
+/// Size of a packet on the loopback, which fits into a core's cache.
 const PACKET_BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 3;
 const ROUND: Duration = Duration::from_millis(40);
-/// How long all of it may take: taking the memory of two ends of the largest size takes a tenth of that.
+/// Time limit of the whole measurement. Preparing the memory of two ends of the largest size takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(3);
-/// With less of the CPU time that it wants, what a thread copies says nothing of memory.
+/// Minimum share of the wanted CPU time. With less, a thread's copies say nothing about memory.
 const GOT_LEAST: f64 = 0.1;
-/// Beyond this the rest of a long list would be like its beginning.
+/// Minimum share of the wanted CPU time for a rate that other runs may use.
+const GOT_TO_KEEP: f64 = 0.8;
+/// Maximum memory of an end: far more than caches hold, and still quick to fill.
+const SPAN_MAX: u64 = 64 << 20;
+/// Maximum number of pieces. The rest of a longer list would be like its beginning.
 const PIECES_MAX: usize = 1 << 16;
 
-fn measure(used: &Use, limit: Duration) -> Result<Copied, Fault> {
+/// Measures the rate. Also returns the share of the wanted CPU time that the threads got.
+fn measure(used: &Use, limit: Duration) -> Result<(Copied, f64), Fault> {
     let (begin, cpu) = (Instant::now(), thread_cpu_time());
-    let spans = used.footprint_bytes.map(|bytes| bytes.clamp(1, WORKING_SET_BYTES));
+    let spans = spans(used);
     let fill =
         |bytes| filled(bytes, begin + limit).map_err(|source| faults::mapping(bytes, source));
     let (Some(source), Some(dest)) = (fill(spans[0])?, fill(spans[1])?) else {
         let got =
             thread_cpu_time().saturating_sub(cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
-        return Ok(Copied::Starved { got });
+        return Ok((Copied::Starved { got }, got));
     };
     let ends = [source, dest];
     let any = vec![Vec::new()];
     let movers = if used.movers.is_empty() { &any } else { &used.movers };
     let pieces = pieces(used, spans, movers.len());
-    // Other work may slow some rounds down, so the best one shows what the machine can do.
+    // Other work may slow some rounds down, so the best round shows the machine's limit.
     let mut best = Round { gb_per_s: 0.0, got: 0.0 };
     for _ in 0..ROUNDS {
         let round = round(&ends, &pieces, used.copies, movers)?;
@@ -140,20 +211,16 @@ fn measure(used: &Use, limit: Duration) -> Result<Copied, Fault> {
             break;
         }
     }
-    if best.got < GOT_LEAST {
-        return Ok(Copied::Starved { got: best.got });
-    }
-    let cpus: CpuSet = movers.iter().flatten().copied().collect();
-    Ok(Copied::Rate(CopyRate {
-        gb_per_s: best.gb_per_s,
-        copies: used.copies,
-        threads: movers.len(),
-        cpus: if movers.iter().any(Vec::is_empty) { String::new() } else { cpus.to_string() },
-        footprint_bytes: spans[0].max(spans[1]),
-    }))
+    let got = best.got;
+    let copied = match got < GOT_LEAST {
+        true => Copied::Starved { got },
+        false => Copied::Rate(CopyRate::new(used, best.gb_per_s, None)),
+    };
+    Ok((copied, got))
 }
 
-/// Written once, so that every page is there and its own; `None` if that takes longer than until then.
+/// Allocates memory and writes it once, so that every page exists separately. Returns `None` if that lasts beyond
+/// `until`.
 fn filled(bytes: u64, until: Instant) -> std::io::Result<Option<Memory>> {
     let memory = Memory::anonymous(bytes)?;
     let block = vec![1; PACKET_BYTES.min(bytes) as usize];
@@ -168,8 +235,8 @@ fn filled(bytes: u64, until: Instant) -> std::io::Result<Option<Memory>> {
     Ok(Some(memory))
 }
 
-/// The pieces of all slots in the order of the transfers, dealt to the threads, none larger than a
-/// packet. Each thread stays in its own part of both memories, so that no two write to one place.
+/// Returns the pieces of all slots in the order of the transfers, dealt to the threads. No piece is larger than a
+/// packet. Each thread stays in its own part of both memories, so that no two threads write to one place.
 fn pieces(used: &Use, spans: [u64; 2], threads: usize) -> Vec<Vec<Piece>> {
     let parts = spans.map(|span| (span / threads as u64).max(1));
     let most = PACKET_BYTES.min(used.chunk_bytes).min(parts[0]).min(parts[1]);
@@ -193,22 +260,22 @@ fn pieces(used: &Use, spans: [u64; 2], threads: usize) -> Vec<Vec<Piece>> {
     dealt
 }
 
-/// What all threads did in a round.
+/// Result of a round of all threads.
 struct Round {
-    /// Of payload.
+    /// Rate of the payload.
     gb_per_s: f64,
-    /// The part of the CPU time that they wanted.
+    /// Share of the wanted CPU time that the threads got.
     got: f64,
 }
 
-/// What a thread did in a round.
+/// Result of a round of one thread.
 struct Part {
     moved_bytes: u64,
     elapsed: Duration,
     cpu: Duration,
 }
 
-/// All threads at once, each with its own pieces, over and over.
+/// Runs a round: all threads copy at once, each its own pieces over and over.
 fn round(
     ends: &[Memory; 2],
     pieces: &[Vec<Piece>],
@@ -225,7 +292,7 @@ fn round(
             for piece in pieces {
                 copy(ends, piece, copies, &mut packet[..piece.len as usize])?;
                 moved += piece.len;
-                // Looking at the clock takes as long as copying some hundred bytes.
+                // Reading the clock takes as long as copying some hundred bytes.
                 if moved - looked >= PACKET_BYTES {
                     looked = moved;
                     if begin.elapsed() >= ROUND {
@@ -247,7 +314,7 @@ fn round(
     Ok(undisturbed(&parts?, cpus_for(movers)?))
 }
 
-/// How many CPUs the threads may use between them.
+/// Returns the number of CPUs that the threads may use together.
 fn cpus_for(movers: &[Vec<u32>]) -> Result<usize, Fault> {
     let failed = |source| Fault::system("reading which CPUs this process may use", source);
     if movers.iter().any(Vec::is_empty) {
@@ -257,8 +324,8 @@ fn cpus_for(movers: &[Vec<u32>]) -> Result<usize, Fault> {
     Ok(cpus.len())
 }
 
-/// The rate of all threads, had no other program taken CPU time from them: a copy and a transfer that both wait for
-/// a CPU are as slow as each other, and memory is not why.
+/// Estimates the rate of all threads as if no other program had taken CPU time from them. Copies and transfers that
+/// wait for a CPU are equally slow, and memory is not the reason.
 fn undisturbed(parts: &[Part], cpus: usize) -> Round {
     let sum = |value: &dyn Fn(&Part) -> f64| parts.iter().map(value).sum::<f64>();
     let rate = sum(&|part| part.moved_bytes as f64 / 1e9 / part.elapsed.as_secs_f64());
@@ -293,6 +360,7 @@ fn copy(
 
 #[cfg(test)]
 mod tests {
+    use super::super::known::Machine;
     use super::*;
     use crate::together::tests::{is_alone, without_more_threads};
 
@@ -332,7 +400,7 @@ mod tests {
         let sources = (dealt[0][0].source, dealt[0][1].source);
         assert_eq!(sources, (first.source, first.source + PACKET_BYTES));
 
-        // Also in a ring of staging that is smaller than a transfer.
+        // A bounce buffer may be smaller than a transfer.
         for ring in [span, 1 << 20, 100_000] {
             for (thread, pieces) in pieces(&used, [span, ring], 3).iter().enumerate() {
                 let part = ring / 3;
@@ -353,23 +421,59 @@ mod tests {
         let mut used = usual(64 << 10);
         (used.movers, used.footprint_bytes) = (vec![vec![cpu]; 3], [1 << 20; 2]);
         let mut rates = CopyRates::default();
-        match rates.of(&used).unwrap() {
+        match rates.of(&used, 0.0).unwrap() {
             Copied::Rate(rate) => {
                 assert!(rate.gb_per_s > 0.0);
                 assert_eq!((rate.threads, rate.footprint_bytes), (3, 1 << 20));
                 assert_eq!(rate.cpus, cpu.to_string());
-                let again = rates.of(&used).unwrap();
+                let again = rates.of(&used, 0.0).unwrap();
                 assert_eq!(again, Copied::Rate(rate), "what is known is not measured again");
             }
-            // On a machine as busy as that.
+            // A machine that busy gives no rate.
             Copied::Starved { got } => assert!(got < GOT_LEAST, "{got}"),
         }
     }
 
     #[test]
+    fn a_rate_of_an_earlier_run_is_taken_unless_more_was_reached_or_all_is_to_be_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = || Machine::this(Some("boot")).map(|it| KnownRates::open(folder.path(), it));
+        let mut used = usual(64 << 10);
+        used.footprint_bytes = [1 << 20; 2];
+        kept().unwrap().keep(&used, 5.0, unix_ms());
+        let age = |reached, is_fresh| {
+            let rates = CopyRates::new(kept(), is_fresh);
+            rates.earlier(&used, reached).map(|rate| (rate.gb_per_s, rate.age.is_some()))
+        };
+        assert_eq!(age(4.9, false), Some((5.0, true)));
+        assert_eq!(age(5.1, false), None, "the rate is too low");
+        assert_eq!(age(4.9, true), None);
+        let Copied::Rate(rate) = CopyRates::new(kept(), false).of(&used, 1.0).unwrap() else {
+            panic!("it is known")
+        };
+        assert_eq!((rate.gb_per_s, rate.threads, rate.footprint_bytes), (5.0, 2, 1 << 20));
+    }
+
+    #[test]
+    fn a_rate_that_others_disturbed_is_not_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || KnownRates::open(folder.path(), Machine::this(Some("boot")).unwrap());
+        let mut used = usual(64 << 10);
+        used.footprint_bytes = [1 << 20; 2];
+        let mut rates = CopyRates::new(Some(open()), false);
+        let rate = Copied::Rate(CopyRate::new(&used, 5.0, None));
+        rates.keep(&used, &Copied::Starved { got: 0.9 }, 0.9);
+        rates.keep(&used, &rate, 0.79);
+        assert_eq!(open().get(&used, 0), None);
+        rates.keep(&used, &rate, 0.8);
+        let (gb_per_s, _) = open().get(&used, unix_ms()).unwrap();
+        assert_eq!(gb_per_s, 5.0);
+    }
+
+    #[test]
     fn what_takes_too_long_or_gets_next_to_no_cpu_time_is_no_rate() {
         let used = usual(16 << 20);
-        let copied = CopyRates::default().within(&used, Duration::ZERO).unwrap();
+        let copied = CopyRates::default().within(&used, 0.0, Duration::ZERO).unwrap();
         assert!(matches!(copied, Copied::Starved { .. }), "{copied:?}");
         let part = Part {
             moved_bytes: 1_000_000,
@@ -405,7 +509,7 @@ mod tests {
         let mut used = usual(64 << 10);
         used.footprint_bytes = [1 << 20; 2];
         used.movers = vec![Vec::new(), vec![1 << 20]];
-        let error = CopyRates::default().of(&used).unwrap_err().to_string();
+        let error = CopyRates::default().of(&used, 0.0).unwrap_err().to_string();
         assert!(error.contains("binding a thread to CPUs"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! Rails in one subnet whose bytes arrive by another rail's NIC, as the kernel's defaults for ARP have it.
+//! Limit of rails in one subnet whose bytes arrive through another rail's NIC, because of the kernel's defaults for
+//! ARP.
 
 use polyrail_report::{LimitKind, show_gb_per_s};
 
@@ -8,10 +9,10 @@ use super::evidence::Evidence;
 use super::rules::Candidate;
 use crate::cmd::bench::talk::OneNic;
 
-/// Nothing else is the limit.
+/// Returns the candidate for a NIC that receives nearly all bytes. It counts only if nothing else is the limit.
 pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
     let (_, found) = ends(evidence).find(|(_, found)| found.share >= NEARLY_ALL)?;
-    // Less is bound by its latency.
+    // Fewer outstanding bytes are limited by latency.
     if evidence.depth.saturating_mul(evidence.size) < LEAST_OUTSTANDING {
         return None;
     }
@@ -24,7 +25,8 @@ pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
     Some(Candidate { kind, cause, share: 1.0, from: 1.0, because })
 }
 
-/// The same where several NICs receive, and some of them for others: only if nothing else is the limit.
+/// Returns the candidate for several NICs that receive, some of them for other rails. It counts only if nothing else is
+/// the limit.
 pub(super) fn shared(evidence: &Evidence) -> Option<Candidate> {
     ends(evidence).next()?;
     let because = format!(
@@ -35,7 +37,7 @@ pub(super) fn shared(evidence: &Evidence) -> Option<Candidate> {
     Some(Candidate { kind, cause, share: 1.0, from: 1.0, because })
 }
 
-/// What happens at each end, and the settings that change it.
+/// Describes the state of each end, and the settings that change it.
 pub(super) fn names(evidence: &Evidence) -> impl Iterator<Item = String> {
     ends(evidence).map(|(place, found)| name(place, found))
 }
@@ -52,9 +54,9 @@ pub(super) fn name(place: &str, OneNic { rails, interface, share }: &OneNic) -> 
     )
 }
 
-/// The share of one NIC below which several NICs receive.
+/// Minimum share of one NIC that counts as receiving nearly everything.
 const NEARLY_ALL: f64 = 0.9;
-/// Bytes outstanding from which a NIC can be the limit.
+/// Minimum number of outstanding bytes for which a NIC can be the limit.
 const LEAST_OUTSTANDING: u64 = 1 << 20;
 
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {

@@ -1,22 +1,23 @@
-//! What other programs did with the CPUs that the transfer could have had.
+//! Use of CPUs by other programs during the transfer.
 
 use std::collections::BTreeMap;
 
 use crate::cmd::bench::talk::{Load, Program};
 use crate::stdout::excerpt;
 
-/// So many names are told.
+/// Maximum number of program names to print.
 const NAMES_MAX: usize = 3;
-/// Less than this part of the CPUs is not worth a word.
+/// Minimum share of the CPUs that is worth printing.
 const LEAST_SHARE: f64 = 0.1;
 
-/// `load` without the ends of the transfer among its programs.
+/// Returns `load` without the transfer's own processes among its programs.
 pub(super) fn without_ends(load: &Load, ends: &[u32]) -> Load {
     let programs = load.programs.iter().filter(|program| !ends.contains(&program.pid));
     Load { programs: programs.cloned().collect(), ..load.clone() }
 }
 
-/// Who used the CPUs, for the end of a sentence; nothing where others used next to nothing, or nobody looked.
+/// Names the programs that used the CPUs, for the end of a sentence. Empty if others used next to nothing, or were not
+/// sampled.
 pub(super) fn others(load: &Load) -> String {
     let mut by_name: BTreeMap<&str, Vec<&Program>> = BTreeMap::new();
     for program in &load.programs {

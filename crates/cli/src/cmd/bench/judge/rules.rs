@@ -1,22 +1,23 @@
-//! One function for each limit: how near the run came to it, and from where on it is the verdict. Their order and
-//! their words for people are in [`super::verdict`].
+//! Rules of the verdict, one function for each limit: how near the run came to the limit, and from what share the limit
+//! is the verdict. Their order and their description for people are in [`super::verdict`].
 
 use polyrail_report::{LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
 
 use super::causes::Cause;
 use super::down::{is_silent, line_of_others, narrower_line};
 use super::evidence::{Deeper, Evidence, Line};
+use super::known::ago;
 use super::machine::CopyRate;
 use super::others::{others, without_ends};
 use crate::cmd::bench::talk::{Load, OwnCpus, Throttled};
 
-/// A limit that may or may not be reached.
+/// Limit that may or may not be reached.
 pub(super) struct Candidate {
     pub(super) kind: LimitKind,
     pub(super) cause: Cause,
-    /// The part of the limit that was used: 1 is all of it.
+    /// Share of the limit that was used: 1 is all of it.
     pub(super) share: f64,
-    /// The part from which on it is the verdict.
+    /// Minimum share that makes this limit the verdict.
     pub(super) from: f64,
     pub(super) because: String,
 }
@@ -26,7 +27,7 @@ const MEMORY_SHARE: f64 = 0.80;
 const CPUS_SHARE: f64 = 0.90;
 const THREAD_SHARE: f64 = 0.95;
 const THROTTLED_SHARE: f64 = 0.25;
-/// What depth gains at least, in each pair, to be the limit, and what is too little to be one.
+/// Minimum gain of depth, in each pair, to be the limit. Gains below `LITTLE_GAIN` are too small to count at all.
 const DEPTH_GAIN: f64 = 1.2;
 const LITTLE_GAIN: f64 = 1.05;
 const MESSAGES_SHARE: f64 = 0.85;
@@ -34,17 +35,17 @@ const WINDOW_SHARE: f64 = 0.50;
 const AWAY_SHARE: f64 = 0.10;
 const QUEUED_SHARE: f64 = 0.25;
 const NO_ROOM_SHARE: f64 = 0.33;
-/// A thread that reads as fast as it can uses more of a CPU.
+/// Maximum CPU share of a thread that counts as idle. A thread that reads as fast as it can uses more.
 const IDLE_THREAD_SHARE: f64 = 0.60;
 const LOST_SHARE: f64 = 0.01;
-/// The smallest transfer: what it costs is the work for one message.
+/// Smallest transfer, whose cost is the work for one message.
 pub(crate) const MESSAGE_BYTES: u64 = 8;
-/// A rail that carries less than this part of its share has no work.
+/// Share of its due bytes below which a rail counts as idle.
 const IDLE_RAIL_SHARE: f64 = 0.25;
-/// A rail that is slower than this part of the one in the middle is named.
+/// Share of the median rail's rate below which a rail is named as slow.
 const SLOW_RAIL_SHARE: f64 = 0.5;
 
-/// More transfers at once were tried, and were faster.
+/// More outstanding transfers were tried, and were faster.
 pub(super) fn deeper(evidence: &Evidence) -> Option<Candidate> {
     let Deeper { depth: more, ratio } = evidence.deeper?;
     let away = |load: &Load| {
@@ -81,7 +82,7 @@ pub(super) fn network(evidence: &Evidence) -> Option<Candidate> {
     Some(Candidate { kind: LimitKind::Network, cause, share, from: NETWORK_SHARE, because })
 }
 
-/// A rail that is much slower than the one in the middle.
+/// Describes a rail that is much slower than the median rail.
 fn slow_rail(line: &Line) -> Option<String> {
     let mut rails: Vec<_> = line.rails.iter().collect();
     rails.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -93,17 +94,19 @@ fn slow_rail(line: &Line) -> Option<String> {
 }
 
 pub(super) fn memory(evidence: &Evidence) -> Option<Candidate> {
-    let CopyRate { gb_per_s, copies, threads, cpus, footprint_bytes } = evidence.copy.as_ref()?;
+    let CopyRate { gb_per_s, copies, threads, cpus, footprint_bytes, age } =
+        evidence.copy.as_ref()?;
     let share = evidence.gb_per_s / gb_per_s;
     let on = if cpus.is_empty() { String::new() } else { format!(" on CPUs {cpus}") };
     let because = format!(
-        "{} GB/s are {} of the {} GB/s that {} by {threads} {}{on} over {} of memory",
+        "{} GB/s are {} of the {} GB/s that {} by {threads} {}{on} over {} of memory{}",
         show_gb_per_s(evidence.gb_per_s),
         percent(share),
         show_gb_per_s(*gb_per_s),
         copies.words(),
         if *threads == 1 { "thread" } else { "threads" },
         show_size(*footprint_bytes),
+        age.map_or(String::new(), |age| format!(" (measured {})", ago(age))),
     );
     Some(Candidate {
         kind: LimitKind::Memory,
@@ -184,7 +187,7 @@ pub(super) fn cpu(evidence: &Evidence) -> Vec<Candidate> {
         who = "both processes";
     }
     let mut candidates = cpus(&load, LimitKind::Cpu, who, "this machine");
-    // The other end waits for the one that is away more.
+    // The end that is away less waits for the other.
     if evidence.local.away_share >= evidence.peer.away_share {
         candidates.insert(0, away(&local, LimitKind::Cpu, "this process"));
     }
@@ -220,8 +223,8 @@ pub(super) fn peer(evidence: &Evidence) -> Vec<Candidate> {
     candidates
 }
 
-/// The process at the other side was stopped: programs that crowd the CPUs of one machine keep both ends from running,
-/// and not one of them for so much longer.
+/// The other process was stopped. Programs that crowd the CPUs of one machine keep both ends from running, and neither
+/// end for much longer than the other.
 pub(super) fn peer_stands_still(evidence: &Evidence) -> Vec<Candidate> {
     if evidence.peer.away_share - evidence.local.away_share < AWAY_SHARE {
         return Vec::new();
@@ -235,7 +238,7 @@ fn peer_away(evidence: &Evidence) -> Candidate {
     away(&load, LimitKind::Peer, "the process at the other side")
 }
 
-/// A process that others keep from running.
+/// A process that did not run for a part of the time.
 fn away(load: &Load, kind: LimitKind, who: &str) -> Candidate {
     let share = load.away_share;
     let because = format!(
@@ -247,13 +250,13 @@ fn away(load: &Load, kind: LimitKind, who: &str) -> Candidate {
     Candidate { kind, cause: Cause::Away, share, from: AWAY_SHARE, because }
 }
 
-/// A process that lets others go first has chosen so.
+/// Mentions a positive nice value: such a process has asked to yield to others.
 fn niceness(load: &Load) -> String {
     let nice = load.nice;
     if nice > 0 { format!("; its nice value is {nice}: others go first") } else { String::new() }
 }
 
-/// A process whose control group has used up its CPU time again and again.
+/// A process whose control group repeatedly used up its CPU quota.
 fn throttled(load: &Load, kind: LimitKind, who: &str) -> Option<Candidate> {
     let Throttled { cpus, periods_share: share } = load.throttled?;
     let because = format!(
@@ -264,7 +267,7 @@ fn throttled(load: &Load, kind: LimitKind, who: &str) -> Option<Candidate> {
     Some(Candidate { kind, cause: Cause::Quota, share, from: THROTTLED_SHARE, because })
 }
 
-/// Receive buffers that stay full, though no thread there is busy.
+/// Receive buffers that stay full although no thread of the receiver is busy.
 pub(super) fn no_room(evidence: &Evidence) -> Option<Candidate> {
     let busiest = evidence.peer.busiest_thread.as_ref().map_or(0.0, |(_, share)| *share);
     let share = evidence.local.no_room_share;
@@ -279,7 +282,7 @@ pub(super) fn no_room(evidence: &Evidence) -> Option<Candidate> {
     (busiest < IDLE_THREAD_SHARE).then_some(candidate)
 }
 
-/// Bytes that TCP sent again.
+/// Bytes that TCP retransmitted.
 pub(super) fn lost(evidence: &Evidence) -> Option<Candidate> {
     let (rail, share) = evidence.lost.clone()?;
     let because = format!("{rail} sent at least {:.1} % of its bytes again", share * 100.0);
@@ -287,7 +290,8 @@ pub(super) fn lost(evidence: &Evidence) -> Option<Candidate> {
     Some(Candidate { kind, cause, share, from: LOST_SHARE, because })
 }
 
-/// Packets that did not leave. TCP notices at once, sends less for a while, and counts nothing as sent again.
+/// Packets that the interface's own queue dropped. TCP notices at once, sends less for a while, and counts no
+/// retransmissions.
 pub(super) fn dropped(load: &Load, place: &str) -> Option<Candidate> {
     let (rail, share) = load.dropped.clone()?;
     let because =
@@ -307,11 +311,11 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
         load.cpus_allowed,
         percent(share)
     );
-    // If all CPUs are busy, it still tells with which work.
+    // The busiest CPU shows the kind of work even if all CPUs are busy.
     let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
     let (cause, because) = (Cause::BusyCpus, because + &hottest);
     let process = Candidate { kind, cause, share, from: CPUS_SHARE, because };
-    // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
+    // If other programs keep the machine busy, that is a disturbance for a remark, not a limit.
     let cpus = reachable(load).filter(|cpus| share >= cpus.busy / 3.0);
     let machine = cpus.map(|OwnCpus { busy, .. }| Candidate {
         kind,
@@ -330,13 +334,13 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
     [process].into_iter().chain(machine).collect()
 }
 
-/// The CPUs that the process may run on: what others do on the rest takes nothing from it.
+/// Returns the CPUs that the process may run on. Work on other CPUs takes nothing from it.
 pub(super) fn reachable(load: &Load) -> Option<OwnCpus> {
     let all = || Some(OwnCpus { count: load.machine_cpus, busy: load.machine_busy? });
     load.own_cpus.or_else(all)
 }
 
-/// Other programs have the CPUs that a thread of ours is ready to use.
+/// Other programs have the CPUs that one of this transfer's threads is ready to use.
 fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
     let (name, share) = load.queued_thread.as_ref()?;
     let OwnCpus { count, busy } = reachable(load)?;
@@ -354,7 +358,7 @@ fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
     (elsewhere > load.process_cpus).then_some(candidate)
 }
 
-/// The busiest CPU of ours, with `--sample`.
+/// The busiest CPU of this transfer's threads, with `--sample`.
 fn hot(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
     let hot = load.hot.as_ref()?;
     let share = hot.busy_percent / 100.0;
@@ -368,14 +372,14 @@ pub(super) fn thread(load: &Load, kind: LimitKind, place: &str) -> Option<Candid
     Some(Candidate { kind, cause: Cause::BusyThread, share: *share, from: THREAD_SHARE, because })
 }
 
-/// The window has room for more transfers at once, and nobody tried in vain whether they help.
+/// The window has room for more outstanding transfers, and no test has shown that they don't help.
 pub(super) fn room_for_depth(evidence: &Evidence) -> Option<Candidate> {
     let is_in_vain = evidence.deeper.is_some_and(|it| it.ratio.median < LITTLE_GAIN);
     let has_room = evidence.depth.saturating_mul(evidence.size) < evidence.window_bytes;
     (has_room && !is_in_vain).then(|| depth(evidence))
 }
 
-/// Too few transfers at once; what more of them would bring.
+/// Too few outstanding transfers, with the likely effect of more.
 pub(super) fn depth(evidence: &Evidence) -> Candidate {
     let Evidence { depth, size, window_bytes, .. } = *evidence;
     let each = evidence.p50_us.map(polyrail_report::show_micros);
@@ -394,7 +398,7 @@ pub(super) fn depth(evidence: &Evidence) -> Candidate {
             show_size(window_bytes)
         )
     };
-    // A transfer that has a chunk there takes as long as that.
+    // A transfer with a chunk on the slow rail takes as long as that chunk.
     let line = narrower_line(evidence).filter(|_| !evidence.ping_pong);
     let slow = line.and_then(|line| slow_rail(&line));
     let slow = slow.map(|slow| format!("; {slow}: `--rails` without it shows what it costs"));
@@ -403,7 +407,8 @@ pub(super) fn depth(evidence: &Evidence) -> Candidate {
     Candidate { kind: LimitKind::Depth, cause, share: 1.0, from: 1.0, because }
 }
 
-/// How many rails have work, if not all do that could have some: no transfer reaches one that is down or has no channel.
+/// Describes how many rails have work, if some of those that could have work have none. Rails that are down or without
+/// a channel don't count: no transfer reaches them.
 fn busy_rails(evidence: &Evidence) -> Option<String> {
     let line = line_of_others(evidence);
     let rails: Vec<&(String, f64)> =
@@ -428,7 +433,7 @@ pub(super) fn window(evidence: &Evidence) -> Candidate {
     Candidate { kind: LimitKind::Window, cause: Cause::Window, share, from: WINDOW_SHARE, because }
 }
 
-/// What is protected takes CPU time. `--why` shows how much.
+/// Notes that protection takes CPU time. `--why` measures how much.
 pub(super) fn protection(evidence: &Evidence, verdict: LimitKind) -> Option<String> {
     let is_work = matches!(verdict, LimitKind::Cpu | LimitKind::Peer | LimitKind::Memory);
     let payload = evidence.payload.as_ref().filter(|_| is_work)?;

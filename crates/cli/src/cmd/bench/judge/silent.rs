@@ -1,4 +1,4 @@
-//! The lines of a listener about rails that carried nothing for a client.
+//! Lines of a listener about rails that carried nothing for a client.
 
 use polyrail_config::shortened;
 
@@ -29,5 +29,5 @@ pub(crate) fn silent_rails(own: &Silent, client: &Silent) -> Vec<String> {
     lines
 }
 
-/// Characters of the client's reasons that are shown.
+/// Maximum number of characters to show of the client's reasons.
 const SHOWN_OF_CLIENT: usize = 2000;

@@ -1,15 +1,16 @@
-//! Whether other programs left an end so little CPU time that nothing measured there is a limit of the machine.
+//! Test for an end that gets so little CPU time, because of other programs, that no limit of the machine can be
+//! measured there.
 
 use super::rules::reachable;
 use crate::cmd::bench::talk::{Load, OwnCpus};
 
-/// A thread that is ready to run has no CPU for this part of the time or more.
+/// Minimum share of the time that a thread of a starved end is ready to run and has no CPU.
 const WAITED: f64 = 0.75;
-/// Others have at least so many times the CPU time of the transfer.
+/// Minimum ratio of the other programs' CPU time to the transfer's.
 const OTHERS: f64 = 9.0;
 
-/// What the CPUs of one end or the other gave, if that end is starved, for the middle of a sentence. `local` and `peer` are
-/// loads of one sample.
+/// Describes the CPU time of a starved end, for the middle of a sentence; `None` if neither end is starved. `local` and
+/// `peer` are loads of one sample.
 pub(crate) fn starved(local: &Load, peer: &Load, same_host: bool) -> Option<String> {
     let both = local.process_cpus + peer.process_cpus;
     if same_host {
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn an_end_is_starved_where_its_threads_wait_and_others_have_nearly_all_of_the_cpus() {
-        // A nice value of 19 beside a busy loop on each CPU.
+        // A nice value of 19 next to a busy loop on each CPU.
         let here = |same_host| starved(&load(0.02, 0.98), &load(0.01, 0.98), same_host);
         assert_eq!(
             here(true).unwrap(),
@@ -59,7 +60,7 @@ mod tests {
         assert!(here(false).unwrap().starts_with("this bench got 1.0 % of"));
         let there = starved(&Load::default(), &load(0.01, 0.98), false).unwrap();
         assert!(there.starts_with("the process at the other side got 0.5 %"), "{there}");
-        // The same nice value as others, and threads of its own that wait for each other.
+        // The other programs' nice value, and threads of the transfer that wait for each other.
         assert_eq!(starved(&load(0.6, 0.6), &load(0.5, 0.6), true), None);
         assert_eq!(starved(&load(1.0, 0.97), &load(0.9, 0.97), true), None);
         // Next to nothing to do.

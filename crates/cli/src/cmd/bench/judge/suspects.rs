@@ -1,63 +1,63 @@
-//! What can be changed for a trial, to see whether it is what makes a size slow.
+//! Suspects: changes to try, to find out whether they remove the cause of a slow size.
 
 use polyrail::Config;
 use polyrail_report::show_size;
 
 use crate::cmd::bench::options::{BINDINGS, Change, TRIED_SETTINGS};
 
-/// What the suspects follow from.
+/// State that determines the suspects.
 pub(crate) struct Scene<'a> {
     pub(crate) config: &'a Config,
     /// Names of the rails.
     pub(crate) rails: Vec<String>,
     /// Channels in use.
     pub(crate) channels: u64,
-    /// The congestion control in use, if it is known.
+    /// Congestion control in use, if known.
     pub(crate) congestion: Option<String>,
-    /// All that this user may choose.
+    /// Congestion controls that this user may choose.
     pub(crate) congestions: Vec<String>,
     pub(crate) size: u64,
     pub(crate) depth: u64,
     pub(crate) ping_pong: bool,
     /// Whether an end has its memory on a device.
     pub(crate) on_device: bool,
-    /// Whether an end has payload protected.
+    /// Whether an end protects payload.
     pub(crate) protected: bool,
 }
 
-/// How many other congestion controls are tried.
+/// Maximum number of other congestion controls to try.
 const CONGESTIONS: usize = 2;
-/// Of more rails, each carries so little that leaving it out shows nothing.
+/// Maximum number of rails. With more, each carries so little that leaving it out shows nothing.
 const RAILS_MAX: usize = 8;
-/// What may be outstanding at most in a trial.
+/// Maximum number of bytes outstanding in a trial.
 const OUTSTANDING_BYTES_MAX: u64 = 1 << 30;
 const CHANNELS_MAX: u64 = 256;
 const WINDOW_MAX: u64 = 1024;
 const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 const STEP: u64 = 4;
-/// More than a flow of any usual network needs.
+/// Size of socket buffers to try: more than a flow of any usual network needs.
 const BUFFER_BYTES: u64 = 4 << 20;
-/// Of pinned memory for each flow and direction.
+/// Maximum size of the bounce buffer of each flow and direction, in bytes of pinned memory.
 const STAGING_MAX: u64 = 256 << 20;
 
-/// Something that `--why` changes.
+/// Setting or property that `--why` changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Knob {
-    /// How many transfers are outstanding.
+    /// Number of outstanding transfers.
     Depth,
-    /// The CPUs that threads are bound to.
+    /// CPUs that threads are bound to.
     Bindings,
-    /// The number of progress threads.
+    /// Number of progress threads.
     Proxies,
-    /// Whether payload is protected. It shows what protection costs: a diagnosis, and no advice.
+    /// Protection of payload. Turning it off shows its cost: a diagnosis, not a recommendation.
     Payload,
-    /// Settings that were changed and have no knob of their own.
+    /// Changed settings that no other knob has.
     Others,
     Congestion,
     Channels,
     Window,
     Chunk,
-    /// The buffers of sockets.
+    /// Buffers of sockets.
     Buffers,
     Staging,
     Layout,
@@ -82,7 +82,7 @@ impl Knob {
         Self::Rails,
     ];
 
-    /// Its settings that go back to their defaults where they were changed.
+    /// Returns the settings of the knob that go back to their defaults if they were changed.
     fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Depth | Self::Payload | Self::Rails | Self::Others => &[],
@@ -98,12 +98,13 @@ impl Knob {
         }
     }
 
-    /// What to try in this scene: back to the default where a setting is not at it, and from the default to both sides.
+    /// Returns the changes to try in this scene: a changed setting goes back to its default, a default goes up and
+    /// down.
     pub(crate) fn changes(self, scene: &Scene<'_>) -> Vec<Change> {
         let back = scene.changed(self);
         match self {
             Self::Depth => scene.deeper().into_iter().collect(),
-            // What belongs together is changed together: half of it would show little.
+            // Settings that belong together change together: half of them would show little.
             Self::Bindings | Self::Proxies if !back.is_empty() => vec![Change::Settings(back)],
             Self::Bindings | Self::Proxies => Vec::new(),
             Self::Payload if scene.protected => vec![Change::Unprotected],
@@ -127,7 +128,7 @@ impl Knob {
                     .collect()
             }
             Self::Chunk => scene.chunks(),
-            // The kernel's limits may be too small for what it chooses itself.
+            // The kernel's limits may be too small for the sizes that it chooses.
             Self::Buffers => vec![setting("socket_buffer_bytes", show_size(BUFFER_BYTES))],
             Self::Staging => {
                 let staging = scene.config.staging_bytes * STEP;
@@ -140,13 +141,13 @@ impl Knob {
     }
 }
 
-/// The changes to try.
+/// Returns the changes to try.
 pub(crate) fn suspects(scene: &Scene<'_>) -> Vec<Change> {
     Knob::ALL.iter().flat_map(|knob| knob.changes(scene)).collect()
 }
 
 impl Scene<'_> {
-    /// The settings of a knob that are not at their defaults, with these.
+    /// Returns the changed settings of a knob, with their defaults.
     fn changed(&self, knob: Knob) -> Vec<(String, String)> {
         let is_of = |knob: Knob, name: &str| knob.settings().contains(&name);
         let is_meant = |name: &str| match knob {
@@ -165,7 +166,7 @@ impl Scene<'_> {
         (!self.ping_pong && is_possible).then_some(Change::Depth(deeper))
     }
 
-    /// Others than the one in use, whatever chose that.
+    /// Returns other congestion controls than the one in use, no matter who chose that one.
     fn congestions(&self) -> Vec<Change> {
         let others = self.congestions.iter().filter(|name| self.congestion.as_ref() != Some(*name));
         others.take(CONGESTIONS).map(|name| setting("congestion", name.clone())).collect()
@@ -174,7 +175,7 @@ impl Scene<'_> {
     fn chunks(&self) -> Vec<Change> {
         let chunk = self.config.chunk_bytes;
         let others = [chunk * STEP, chunk / STEP].into_iter().filter(|other| {
-            // A transfer of one chunk stays one.
+            // A transfer of one chunk would still be one chunk.
             CHUNK_BYTES.contains(other) && (*other).min(chunk) < self.size
         });
         others.map(|chunk| setting("chunk_bytes", show_size(chunk))).collect()

@@ -1,54 +1,51 @@
-//! What keeps a size from being faster, decided from numbers of the same run.
+//! Verdict on a size: the limit that keeps it from being faster, decided from numbers of the same run.
 //!
-//! The rules, in the order in which they are asked; the first that holds is the verdict:
+//! The rules follow in the order in which they are checked. The first one that holds is the verdict.
 //!
-//! 1. `depth`: four times the depth was tried, and made it faster by a fifth at least each time. Not asked
-//!    where a process did not run for a tenth of the time, or its quota had run out: then the trial shows when
-//!    that was.
-//! 2. `network`: the rate is at least 85 % of the rails' line rate (the lab's, or what token buckets and drivers
-//!    report), of the end whose rails carry less.
-//!    Headers take 4 to 6 % of it, so that 95 % are the most there is.
-//! 3. `memory`: the rate is at least 80 % of what copying reaches that uses memory as the transfer does: the
-//!    same pieces, as large a footprint, as many threads on the same CPUs ([`super::machine`]).
-//! 4. `posting`: the thread that posts did so for at least 95 % of the time, and did not wait.
-//! 5. `peer`: the process at the other side did not run at all for a tenth of the time more than this one: it was stopped.
-//! 6. `cpu`: the CPU quota of a control group of this process had run out in a quarter of its periods. Or this
-//!    process did not run at all for a tenth of the time: it was stopped. Or the processes used at least 90 %
-//!    of the CPUs they may use, or the machine was at least 90 % busy (softirqs included) and a third of that
-//!    were the processes, or one thread used at least 95 % of its CPU; looking for work and finding none does
-//!    not count. With `--sample` also: one CPU that works for us, be it on a thread or on softirqs, was at
-//!    least 95 % busy; then the text says which CPU, and with what. Or other programs used more of the
-//!    machine's CPUs than the transfer did, and a thread of ours was ready to run and had no CPU for a quarter
-//!    of the time.
-//! 7. `peer`: the same at the other side, where that is another machine; on the same one, a process that did
-//!    not run, or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for a
-//!    third of the time, though nothing there was busy: who should read does not.
-//! 8. `network` again: nearly all bytes of rails in one subnet arrive by one rail's NIC ([`super::one_nic`]), which
-//!    may lose packets for that. Or a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the
-//!    queue of its own interface dropped 1 % of its packets.
-//! 9. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth; or they
-//!    are of 8 bytes at most, and four times the depth gained less than a fifth.
-//! 10. `depth`: fewer bytes were outstanding than the window has room for, and nobody tried whether more of
-//!     them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
-//!     without work, and the text says how many.
-//! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail that
-//!     went down in the middle of the sample makes this come before 8, and instead of 2. A rail whose chunks were sent
-//!     again, or that was down in a sample of which the rate is a mean, makes it come before 8. A rail is
-//!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
-//!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
-//!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them: a line
-//!     for each.
-//!     The same holds of rails in one subnet some of whose bytes arrive by another rail's NIC.
-//! 12. `window`: the sending flows stood with a full window at least half of the time.
+//! 1. `depth`: four times the depth was tried, and was at least 20 % faster each time. The trial is left out if one of
+//!    2 to 7 holds. The rule is skipped if a process did not run for a tenth of the time, or its quota had run out: the
+//!    trial then only shows when that happened.
+//! 2. `network`: the rate is at least 85 % of the line rate of the rails (the lab's, or that of token buckets and
+//!    drivers), of the end whose rails carry less. Headers take 4 to 6 % of the line rate, so at most 95 % are
+//!    possible.
+//! 3. `memory`: the rate is at least 80 % of the rate of copies that use memory like the transfer: the same pieces, the
+//!    same footprint, and as many threads on the same CPUs ([`super::machine`]).
+//! 4. `posting`: the posting thread was posting, and not waiting, for at least 95 % of the time.
+//! 5. `peer`: the other process did not run for a tenth of the time more than this one: it was stopped.
+//! 6. `cpu`: the CPU quota of this process's control group had run out in a quarter of its periods. Or this process did
+//!    not run for a tenth of the time: it was stopped. Or the processes used at least 90 % of the CPUs that they may
+//!    use. Or the machine was at least 90 % busy, softirqs included, and the processes account for a third of that. Or
+//!    one thread used at least 95 % of its CPU; looking for work and finding none does not count. With `--sample` also:
+//!    a CPU that works for the transfer, in a thread or in softirqs, was at least 95 % busy; the text then names the
+//!    CPU and the work. Or other programs used more of the machine's CPUs than the transfer, and a thread of the
+//!    transfer was ready to run but had no CPU for a quarter of the time.
+//! 7. `peer`: the same at the other end, if that is another machine. On the same machine: a process that did not run,
+//!    or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for a third of the time
+//!    although no thread there was busy: the reader does not read.
+//! 8. `network`: nearly all bytes of rails in one subnet arrive through one rail's NIC ([`super::one_nic`]), which may
+//!    lose packets because of that. Or a rail retransmitted at least 1 % of its bytes, because packets are lost in the
+//!    network. Or the queue of its own interface dropped 1 % of its packets.
+//! 9. `message_rate`: the transfers per second are at least 85 % of those of 8 bytes at the same depth. Or the
+//!    transfers have at most 8 bytes, and four times the depth gained less than 20 %.
+//! 10. `depth`: fewer bytes were outstanding than the window has room for, and more of them were not tried or helped a
+//!     little. A single transfer is bound by its latency. Several may leave rails without work, and the text says how
+//!     many.
+//! 11. `network`: a rail is down while others carry the bytes, and nothing above is the limit. This rule comes before 8
+//!     and replaces 2 if a rail went down during the sample, or was down in one of the samples behind the mean rate. It
+//!     comes before 8 if a rail's chunks were resent. A rail is down if none of its flows is connected, or if its
+//!     interface was down from the start. Rule 2 compares the rate with the rails that are up. After every verdict, a
+//!     line for each rail that is down gives the reason and the place to look. More lines name the rails that are not
+//!     used, because no rail of the opposite end is in their network or this end has no channel for them. The same
+//!     applies to rails in one subnet some of whose bytes arrive through another rail's NIC.
+//! 12. `window`: the sending flows had a full window for at least half of the time.
 //!
-//! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
-//! touch neither CPU nor memory of the host: there the verdict is `device`, unless the posting thread
-//! holds it up. Bytes that CPUs of the host copied beside the rails are judged without the rules of rails and windows,
-//! 2, 8, 10, 11 and 12.
+//! For one message at a time (`--latency`) the verdict is the depth. Bytes that devices copy themselves touch neither
+//! CPU nor memory of the host: the verdict is `device`, unless the posting thread delays them. Bytes that CPUs of the
+//! host copy without rails are judged without the rules for rails and windows: 2, 8, 10, 11 and 12.
 //!
-//! A transfer that exceeds a limit by more than 5 % is not limited by it, whatever the measurement said.
-//! The text then says so, and the verdict is another limit. If no limit holds, the text names the nearest
-//! one, and says that the transfer does not reach it.
+//! A limit that the transfer exceeds by more than 5 % does not limit the transfer, whatever the measurement shows. The
+//! text then says so, and the verdict is another limit. If no limit holds, the text names the nearest one, and says
+//! that the transfer does not reach it.
 
 use polyrail_report::{Limit, LimitKind};
 
@@ -58,7 +55,7 @@ use super::evidence::Evidence;
 use super::one_nic;
 use super::rules::{self, Candidate};
 
-/// A verdict, and every cause that its text names.
+/// Verdict, and every cause that its text names.
 pub(crate) struct Judged {
     pub(crate) limit: Limit,
     pub(crate) causes: Vec<Cause>,
@@ -82,7 +79,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::message_rate(evidence));
     } else {
         candidates.extend(rules::deeper(evidence));
-        // Without the rails that were down for a part of the time the line says too little, with them too much.
+        // The line rate is too low without the rails that were down for part of the time, and too high with them.
         candidates.extend(rules::network(evidence).filter(|_| !down::is_in_part(evidence)));
         candidates.extend(rules::memory(evidence));
         candidates.extend(rules::posting(evidence));
@@ -117,10 +114,25 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
     Judged { limit, causes }
 }
 
-/// A limit that the transfer exceeds by more than this did not limit it.
+/// Whether more outstanding transfers could still be the limit: no limit is reached that they would leave as it is.
+pub(crate) fn is_open(evidence: &Evidence) -> bool {
+    let mut candidates = vec![];
+    if evidence.beside_rails.is_none() && !down::is_in_part(evidence) {
+        candidates.extend(rules::network(evidence));
+    }
+    candidates.extend(rules::memory(evidence));
+    candidates.extend(rules::posting(evidence));
+    candidates.extend(rules::peer_stands_still(evidence));
+    candidates.extend(rules::cpu(evidence));
+    candidates.extend(rules::peer(evidence));
+    let is_reached = |it: &Candidate| it.share <= PASSED_SHARE && it.share / it.from >= 1.0;
+    !candidates.iter().any(is_reached)
+}
+
+/// Maximum share of a limit. A limit that the transfer exceeds by more did not limit it.
 const PASSED_SHARE: f64 = 1.05;
 
-/// `excluded`: what was tried and is no limit.
+/// Chooses the verdict. `excluded`: a change that was tried and is not the limit.
 fn decide(candidates: Vec<Candidate>, excluded: Option<String>) -> (Limit, Cause) {
     let (passed, candidates): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.share > PASSED_SHARE);
@@ -136,7 +148,7 @@ fn decide(candidates: Vec<Candidate>, excluded: Option<String>) -> (Limit, Cause
         (None, None, Some(Candidate { kind, cause, .. })) => {
             (*kind, *cause, "no limit is known".to_owned())
         }
-        // A window or a device is always among them.
+        // A window or a device is always a candidate.
         (None, None, None) => (LimitKind::Window, Cause::Window, "nothing was measured".to_owned()),
     };
     for Candidate { kind, because: what, .. } in &passed {

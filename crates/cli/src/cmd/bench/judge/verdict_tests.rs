@@ -17,7 +17,7 @@ use super::super::suspects::{Knob, Scene, suspects};
 use super::*;
 use crate::cmd::bench::talk::{DownRail, Load, OneNic, OwnCpus, Program, Throttled, WhyDown};
 
-/// Two machines with nothing to do.
+/// Returns the evidence of two machines with nothing to do.
 fn idle() -> Evidence {
     let load = Load { process_cpus: 0.1, cpus_allowed: 8, ..Load::default() };
     Evidence {
@@ -55,10 +55,12 @@ fn rails(numbers: [f64; 4]) -> Vec<(String, f64)> {
 }
 
 fn copy(copies: Copies, gb_per_s: f64) -> CopyRate {
-    CopyRate { gb_per_s, copies, threads: 8, cpus: "0-7".into(), footprint_bytes: 256 << 20 }
+    let cpus = "0-7".into();
+    CopyRate { gb_per_s, copies, threads: 8, cpus, footprint_bytes: 256 << 20, age: None }
 }
 
-/// A name, the limit, and how a run differs from [`idle`]. The sentence of each verdict is in `tests/golden`.
+/// Name of the case, its limit, and the difference of the run from [`idle`]. The sentence of each verdict is in
+/// `tests/golden`.
 type Case = (&'static str, LimitKind, fn(&mut Evidence));
 
 #[track_caller]
@@ -94,13 +96,13 @@ fn thread(name: &str, share: f64) -> Option<(String, f64)> {
     Some((name.into(), share))
 }
 
-/// A rail whose flows carry nothing.
+/// Returns a rail whose flows carry nothing.
 fn down(name: &str, why: WhyDown) -> DownRail {
     let (name, interface) = (name.to_owned(), name.replace("rail", "eth"));
     DownRail { name, interface, why, because: None, receives: false, went: false }
 }
 
-/// Recorded: two nodes with two NICs each on one Ethernet, and the kernel's defaults.
+/// Recorded on two nodes with two NICs each on one Ethernet, and the kernel's defaults.
 fn one_nic() -> Option<OneNic> {
     let (rails, interface) = (vec!["eth1".into(), "eth2".into()], "eth1".into());
     Some(OneNic { rails, interface, share: 0.996 })
@@ -121,7 +123,7 @@ fn crowd(load: &mut Load, share: f64, busy: f64) {
     (load.machine_busy, load.machine_cpus) = (Some(busy), 8);
 }
 
-/// They have the two CPUs that this process may use.
+/// Other programs have the two CPUs that this process may use.
 fn crowd_on_own(load: &mut Load, busy: f64) {
     load.queued_thread = thread("pr-tx0", 0.5);
     (load.machine_busy, load.machine_cpus, load.process_cpus) = (Some(0.2), 16, 0.5);
@@ -133,7 +135,7 @@ fn program(pid: u32, name: &str, cpus: f64) -> Program {
     Program { pid, name: name.into(), cpus }
 }
 
-/// Both ends and two others fill the CPUs of one machine.
+/// Both ends and two other processes fill the CPUs of one machine.
 fn hogs(e: &mut Evidence) {
     e.same_host = true;
     (e.local.pid, e.peer.pid) = (1, 2);
@@ -149,7 +151,7 @@ fn by_devices(e: &mut Evidence) {
     (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
 }
 
-/// CPUs copied the bytes, and no rail did.
+/// CPUs copied the bytes, without rails.
 fn beside_rails(e: &mut Evidence) {
     let path = BesideRails { name: "single copy".into(), by_devices: false };
     (e.gb_per_s, e.beside_rails, e.same_host) = (18.0, Some(path), true);
@@ -168,7 +170,7 @@ fn as_frequent_as_8_bytes(e: &mut Evidence, most: f64) {
 
 const CASES: &[Case] = &[
     ("nothing is reached", Network, |_| ()),
-    // Rates against what links and memory reach.
+    // Rates compared with those of links and memory.
     ("full links", Network, |e| e.gb_per_s = 9.4),
     ("as much in two directions, which have a line each", Memory, |e| {
         (e.gb_per_s, e.ways) = (9.4, 2)
@@ -178,7 +180,7 @@ const CASES: &[Case] = &[
         (e.copy, e.local.process_cpus) = (Some(copy(Copies::Twice, 10.0)), 8.0);
     }),
     ("half of what copies reach", Memory, |e| (e.gb_per_s, e.line) = (9.0, None)),
-    // 80 GB/s of copies where 38 were thought to be possible, by nearly idle processes.
+    // A run reached 80 GB/s of copies although 38 had been measured as the limit, and its processes were nearly idle.
     ("more than copies reach is no limit", Window, |e| {
         (e.gb_per_s, e.same_host, e.line) = (40.0, true, None);
         (e.copy, e.window_full_share) = (Some(copy(Copies::Twice, 17.0)), 0.1);
@@ -323,7 +325,7 @@ fn each_run_has_its_limit_and_its_sentence() {
     check("bench/verdicts", CASES);
 }
 
-/// Numbers of a run whose verdict names this cause.
+/// Changes the evidence so that its verdict names this cause.
 fn plant(cause: Cause, e: &mut Evidence) {
     match cause {
         Cause::Depth => e.depth = 4,
@@ -354,6 +356,44 @@ fn plant(cause: Cause, e: &mut Evidence) {
             (e.local.process_cpus, e.payload) = (7.9, Some("crc32c".into()));
         }
     }
+}
+
+#[test]
+fn more_depth_is_tried_only_where_no_limit_is_reached_that_it_would_not_change() {
+    type Plant = fn(&mut Evidence);
+    let open = |plant: Plant| {
+        let mut evidence = idle();
+        plant(&mut evidence);
+        is_open(&evidence)
+    };
+    let cases: [(&str, bool, Plant); 12] = [
+        ("nothing to do", true, |_| {}),
+        ("a full window", true, |e| e.window_full_share = 0.9),
+        ("lost packets", true, |e| e.lost = thread("rail1", 0.05)),
+        ("a rail that is down", true, |e| {
+            e.local.down = vec![down("rail3", WhyDown::Disconnected)]
+        }),
+        ("a rate above what was measured", true, |e| (e.gb_per_s, e.line) = (30.0, None)),
+        ("beside the rails", false, beside_rails),
+        ("full links", false, |e| e.gb_per_s = 9.5),
+        ("memory", false, |e| (e.gb_per_s, e.line) = (19.0, None)),
+        ("a thread that posts", false, |e| e.local.posting_share = Some(0.97)),
+        ("busy CPUs", false, |e| e.local.process_cpus = 7.9),
+        ("a busy thread there", false, |e| e.peer.busiest_thread = thread("pr-rx0", 0.99)),
+        ("a stopped process", false, |e| e.local.away_share = 0.5),
+    ];
+    for (name, expected, plant) in cases {
+        assert_eq!(open(plant), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_rate_of_an_earlier_run_has_its_age() {
+    let mut evidence = idle();
+    (evidence.gb_per_s, evidence.line) = (19.0, None);
+    evidence.copy.as_mut().unwrap().age = Some(std::time::Duration::from_secs(840));
+    let because = judge(&evidence).limit.because;
+    assert!(because.ends_with("over 256MiB of memory (measured 14 min ago)"), "{because}");
 }
 
 #[test]

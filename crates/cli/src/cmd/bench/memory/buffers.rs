@@ -1,4 +1,4 @@
-//! One side's memory: the source it sends from, the destination it receives into.
+//! Memory of one end: the source that it sends from, and the destination that it receives into.
 
 use std::ops::Range;
 
@@ -9,16 +9,16 @@ use super::store::{Bank, Store};
 use crate::cmd::bench::options::{Layout, Verify};
 use crate::fault::{Fault, Mismatch};
 
-/// The regions of one side for one size.
+/// Regions of one end for one size.
 pub(crate) struct Buffers {
     pub(crate) layout: Layout,
     pub(crate) source: Option<Store>,
     pub(crate) dest: Option<Store>,
-    /// What the destination is to hold.
+    /// Expected contents of the destination.
     incoming: Pattern,
 }
 
-/// Which regions a side needs, and the seeds of what is in them.
+/// Regions that an end needs, by the seeds of their contents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     pub(crate) source_seed: Option<u64>,
@@ -26,8 +26,20 @@ pub(crate) struct Needs {
 }
 
 impl Buffers {
-    /// Registers the regions; the source is filled and the destination poisoned.
+    /// Registers the regions, fills the source and poisons the destination.
     pub(crate) fn new(
+        engine: &Engine,
+        bank: &Bank,
+        layout: Layout,
+        needs: Needs,
+    ) -> Result<Self, Fault> {
+        let mut buffers = Self::registered(engine, bank, layout, needs)?;
+        buffers.renew(needs)?;
+        Ok(buffers)
+    }
+
+    /// Registers the regions. Their contents are undefined until [`Buffers::renew`].
+    pub(crate) fn registered(
         engine: &Engine,
         bank: &Bank,
         layout: Layout,
@@ -36,17 +48,15 @@ impl Buffers {
         let store = |is_needed: bool| {
             is_needed.then(|| bank.store(engine, layout.region_bytes())).transpose()
         };
-        let mut buffers = Self {
+        Ok(Self {
             layout,
             source: store(needs.source_seed.is_some())?,
             dest: store(needs.dest_seed.is_some())?,
             incoming: Pattern::new(needs.dest_seed.unwrap_or_default()),
-        };
-        buffers.renew(needs)?;
-        Ok(buffers)
+        })
     }
 
-    /// Fills the source with other data and poisons the destination, for data of another seed.
+    /// Fills the source with data of another seed, and poisons the destination for such data.
     pub(crate) fn renew(&mut self, needs: Needs) -> Result<(), Fault> {
         if let (Some(source), Some(seed)) = (&self.source, needs.source_seed) {
             let pattern = Pattern::new(seed);
@@ -56,20 +66,20 @@ impl Buffers {
         self.poison()
     }
 
-    /// Overwrites the destination, so that only what arrives from now on can be right.
+    /// Overwrites the destination, so that only bytes that arrive later can be right.
     pub(crate) fn poison(&self) -> Result<(), Fault> {
         let Some(dest) = &self.dest else { return Ok(()) };
         Ok(dest.fill(|_, block| block.fill(POISON))?)
     }
 
-    /// Compares the slots below `slots` with what was sent into them; the others must still be
-    /// poisoned. Returns how many bytes were compared.
+    /// Compares the slots below `slots` with the data sent into them; the others must still be poisoned. Returns the
+    /// number of bytes compared.
     ///
     /// # Errors
     /// [`Cause::Mismatch`] for the first wrong byte.
     pub(crate) fn verify(&self, mode: Verify, slots: u64, round: u64) -> Result<u64, Fault> {
         let Some(dest) = &self.dest else { return Ok(0) };
-        // A client says how many.
+        // The number comes from the client.
         if slots > self.layout.slots {
             let allowed = format!("0 to {}", self.layout.slots);
             return Err(Fault::usage("slots", slots, "is out of range", allowed));
@@ -87,12 +97,12 @@ impl Buffers {
 
 /// Bytes compared at once, which stay in the cache.
 const BLOCK: usize = 64 << 10;
-/// What is read of a device at once when all is read in order.
+/// Bytes read from a device at once, when all of it is read in order.
 const AHEAD_BYTES: u64 = 8 << 20;
 const SAMPLE_BLOCKS: u64 = 64;
 const SAMPLE_BYTES: u64 = 4 << 10;
 
-/// What a destination is to hold.
+/// Expected contents of a destination.
 struct Check {
     layout: Layout,
     incoming: Pattern,
@@ -100,7 +110,7 @@ struct Check {
     slots: u64,
 }
 
-/// How a destination is read: bytes from an offset on.
+/// Reader of a destination, which reads bytes from an offset.
 trait ReadAt: FnMut(u64, &mut [u8]) -> Result<(), RegionError> {}
 impl<F: FnMut(u64, &mut [u8]) -> Result<(), RegionError>> ReadAt for F {}
 
@@ -133,7 +143,7 @@ impl Check {
             });
             let segment = segment % self.layout.segments;
             let mut pieces = self.layout.pieces(slot % self.slots.max(1));
-            // There is always such a piece: the remainder is below the number of segments.
+            // Such a piece always exists: the remainder is below the number of segments.
             let Some(piece) = pieces.nth(segment as usize) else { continue };
             let len = piece.len.min(SAMPLE_BYTES);
             let inside = inside % (piece.len - len + 1);
@@ -146,7 +156,7 @@ impl Check {
         Ok(compared)
     }
 
-    /// Reads a range block by block and checks each.
+    /// Reads a range block by block, and checks each block.
     fn blocks(
         &self,
         range: Range<u64>,
@@ -178,7 +188,7 @@ mod tests {
 
     const SEED: u64 = 5;
 
-    /// A destination as a faultless engine leaves it.
+    /// Returns a destination as a faultless engine leaves it.
     fn delivered(layout: Layout, slots: u64) -> (Check, Vec<u8>) {
         let mut dest = vec![POISON; layout.region_bytes() as usize];
         for piece in (0..slots).flat_map(|slot| layout.pieces(slot)) {

@@ -1,4 +1,4 @@
-//! Where an end has its memory: on the host, or on a device.
+//! Place of an end's memory: on the host or on a device.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::cmd::bench::faults;
 use crate::cmd::bench::options::MemoryKind;
 use crate::fault::Fault;
 
-/// What one end makes its regions of.
+/// Source of the memory of one end's regions.
 pub(crate) enum Bank {
     Host,
     Device(DeviceBank),
 }
 
-/// A device and the way to get memory on it.
+/// Device, and the way to allocate memory on it.
 pub(crate) struct DeviceBank {
     device: Arc<dyn Device>,
     allocate: Box<dyn Fn(u64) -> Result<DeviceMemory, GpuError> + Send + Sync>,
 }
 
-/// Memory that is registered, with a way for the CPU to write and read it.
+/// Registered memory, with a way for the CPU to write and read it.
 pub(crate) struct Store {
     region: Region,
     device: Option<OnDevice>,
@@ -42,16 +42,16 @@ struct Bounce {
     block: Memory,
 }
 
-/// Reads a store here and there. What it has read ahead is as old as the reader is.
+/// Reader of a store at any offset. Bytes that it has read ahead may be as old as the reader.
 pub(crate) struct Reader<'s> {
     store: &'s Store,
-    /// Offset and bytes of what was read last, for a device.
+    /// Offset and bytes of the last read from a device.
     ahead: Option<(u64, Vec<u8>)>,
     ahead_bytes: u64,
 }
 
 impl Bank {
-    /// Opens the driver if the memory is on a device.
+    /// Opens a bank of this kind. Opens the driver if the memory is on a device.
     pub(crate) fn open(kind: MemoryKind) -> Result<Self, Fault> {
         let MemoryKind::Cuda(index) = kind else { return Ok(Self::Host) };
         let device = Cuda::load()?.device(index)?;
@@ -60,8 +60,8 @@ impl Bank {
         Ok(Self::Device(DeviceBank { device, allocate }))
     }
 
-    /// The number in this process of the device at an address of the PCI bus, which all processes
-    /// agree on.
+    /// Returns the number in this process of the device at an address of the PCI bus. All processes agree on that
+    /// address.
     pub(crate) fn find(pci: &str) -> Result<MemoryKind, Fault> {
         let cuda = Cuda::load()?;
         for index in 0..cuda.count() {
@@ -73,7 +73,7 @@ impl Bank {
         Err(Fault::environment(text).with_help("let CUDA_VISIBLE_DEVICES name both devices here"))
     }
 
-    /// What reports say of it.
+    /// Returns the description of the place for reports.
     pub(crate) fn place(&self) -> MemoryPlace {
         let Self::Device(bank) = self else { return MemoryPlace::host() };
         let identity = bank.device.identity();
@@ -93,12 +93,12 @@ impl Bank {
         }
     }
 
-    /// Whether it is the memory of this machine.
+    /// Whether the memory is host memory.
     pub(crate) fn is_host(&self) -> bool {
         matches!(self, Self::Host)
     }
 
-    /// New memory of this size, registered.
+    /// Allocates and registers memory of this size.
     pub(crate) fn store(&self, engine: &Engine, bytes: u64) -> Result<Store, Fault> {
         let Self::Device(bank) = self else {
             let memory =
@@ -119,7 +119,7 @@ impl DeviceBank {
         &self.device
     }
 
-    /// New memory that is not registered.
+    /// Allocates memory without registering it.
     pub(crate) fn memory(&self, bytes: u64) -> Result<DeviceMemory, GpuError> {
         (self.allocate)(bytes)
     }
@@ -130,7 +130,7 @@ impl Store {
         &self.region
     }
 
-    /// The memory, where it is on a device.
+    /// Returns the memory if it is on a device.
     pub(crate) fn device_memory(&self) -> Option<&DeviceMemory> {
         self.device.as_ref().map(|device| &device.memory)
     }
@@ -139,7 +139,7 @@ impl Store {
         self.region.len()
     }
 
-    /// Writes all of it, with what `fill` puts into each block, which begins at an offset.
+    /// Writes the whole store. `fill` gets the offset of each block and fills it.
     pub(crate) fn fill(&self, mut fill: impl FnMut(u64, &mut [u8])) -> Result<(), RegionError> {
         let mut block = vec![0; BLOCK.min(self.len() as usize)];
         let mut offset = 0;
@@ -167,7 +167,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reads it as it is now and later; a device's memory in blocks of up to `ahead_bytes`.
+    /// Returns a reader. It reads host memory directly, and a device's memory in blocks of up to `ahead_bytes`.
     pub(crate) fn reader(&self, ahead_bytes: u64) -> Reader<'_> {
         Reader { store: self, ahead: None, ahead_bytes: ahead_bytes.clamp(1, BOUNCE_BYTES) }
     }
@@ -193,7 +193,7 @@ impl Reader<'_> {
         }
         let found = self.ahead.as_ref().filter(|ahead| covers(ahead));
         let Some((start, bytes)) = found else {
-            // More than the store has from there on.
+            // The range exceeds the store.
             let (len, size) = (out.len() as u64, self.store.len());
             return Err(RegionError::OutOfBounds { offset, len, size });
         };
@@ -203,7 +203,7 @@ impl Reader<'_> {
 }
 
 impl OnDevice {
-    /// Each copy is whole, so that a panic elsewhere leaves it usable.
+    /// Locks the block. Each copy is complete, so a panic elsewhere leaves the block usable.
     fn bounce(&self) -> parking_lot::MutexGuard<'_, Bounce> {
         self.bounce.lock()
     }
@@ -233,13 +233,13 @@ impl Bounce {
 
 /// Bytes filled or compared at once, which stay in the cache.
 const BLOCK: usize = 64 << 10;
-/// Bytes that go to a device or come from it at once.
+/// Bytes that go to or come from a device at once.
 const BOUNCE_BYTES: u64 = 16 << 20;
 
-/// The node of a device of the PCI bus, where the kernel knows it.
+/// Returns the NUMA node of a device on the PCI bus, if the kernel knows it.
 fn numa_node(root: &Sysroot, pci: &str) -> Option<u32> {
     let text = root.read(format!("/sys/bus/pci/devices/{pci}/numa_node")).ok()?;
-    // -1 where the firmware does not say.
+    // The file has -1 if the firmware does not report the node.
     text.trim().parse().ok()
 }
 
@@ -251,7 +251,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A device that needs no GPU, and whose copies are late.
+    /// Returns a bank on a fake device, which needs no GPU and whose copies complete late.
     pub(crate) fn fake_bank() -> Bank {
         let device = FakeDevice::new(3, Duration::from_micros(50), 1);
         let owner = Arc::clone(&device);

@@ -1,14 +1,15 @@
-//! The options of `polyrail bench`.
+//! Command-line options of `polyrail bench`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::ArgPredicate;
 use polyrail_config::steers;
-use polyrail_report::parse_sizes;
 
 use super::choices::{Against, OnlyPath, Op, PlaceThreads, Verify};
 use super::configure::LOOPBACK_MAX;
+use super::fit_rates::FitRates;
 use super::memory_kind::MemoryKind;
 use super::nccl_mode::NcclMode;
 use super::role::Server;
@@ -17,8 +18,8 @@ use crate::config_args::ConfigArgs;
 use crate::files::{NO_FILE, OutFile};
 use crate::stdout::excerpt;
 use crate::values::{
-    Rates, Refusal, address, file_or_none, file_or_stdout, file_to_write, library, number_within,
-    rates, setting, size, socket_address, time, time_within,
+    self, Rates, Refusal, address, file_or_none, file_or_stdout, file_to_write, library,
+    number_within, rates, setting, size, socket_address, time,
 };
 
 /// Arguments of the subcommand.
@@ -64,7 +65,7 @@ pub(crate) struct Args {
     ///
     /// Each size of such a range is twice the one before.
     #[arg(long, value_name = "LIST", default_value = "64KiB,1MiB,16MiB,256MiB",
-        value_parser = sizes, help_heading = WHAT)]
+        default_value_if("fit", ArgPredicate::IsPresent, FIT_SIZES), value_parser = sizes, help_heading = WHAT)]
     sizes: Sizes,
 
     /// The operation.
@@ -100,7 +101,8 @@ pub(crate) struct Args {
     latency: bool,
 
     /// Time of the samples of one size together.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time, help_heading = HOW)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time,
+        default_value_if("fit", ArgPredicate::IsPresent, "1s"), help_heading = HOW)]
     time: Duration,
 
     /// Transfers of each sample, in place of --time.
@@ -108,9 +110,10 @@ pub(crate) struct Args {
         help_heading = HOW)]
     iters: Option<u64>,
 
-    /// How long to transfer before the first sample of a size, without counting.
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time, help_heading = HOW)]
-    warmup: Duration,
+    /// How long to transfer before the first sample of a size, without counting [default: a fifth of --time,
+    /// 200ms at most].
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = HOW)]
+    warmup: Option<Duration>,
 
     /// Samples of each size; the median is printed.
     #[arg(long, value_name = "N", default_value_t = 5,
@@ -118,7 +121,8 @@ pub(crate) struct Args {
     rounds: u32,
 
     /// How much of what arrived is compared with what was sent, after each sample.
-    #[arg(long, value_enum, default_value = "full", help_heading = HOW)]
+    #[arg(long, value_enum, default_value = "full",
+        default_value_if("fit", ArgPredicate::IsPresent, "sample"), help_heading = HOW)]
     verify: Verify,
 
     /// Measure a baseline in turn with the engine, and print the ratio.
@@ -131,6 +135,15 @@ pub(crate) struct Args {
     /// threads, protection of payload, each rail.
     #[arg(long, help_heading = HOW)]
     why: bool,
+
+    /// Say whether this machine keeps up with NICs, like 4x100gbit.
+    ///
+    /// 25gbit,100gbit are two NICs. Measures the CPU time that each end takes to send and to receive over rails, by default
+    /// with --sizes 16KiB,64KiB,256KiB,1MiB,16MiB --time 1s --verify sample, and computes the CPUs for the sum of the rates.
+    #[arg(long, value_name = "RATES", value_parser = FitRates::parse,
+        conflicts_with_all = ["op", "bidir", "latency", "blocks", "iters", "against", "why",
+            "channels_list", "explain_path", "one_process", "path"], help_heading = HOW)]
+    fit: Option<FitRates>,
 
     /// How NCCL moves the bytes for --against nccl: p2p, or over sockets as THREADSxSOCKETS, where 0x0 is
     /// its default [default: 0x0,4x4,8x8,p2p].
@@ -151,12 +164,6 @@ pub(crate) struct Args {
     /// Without this option it goes to bench.json in ~/.local/state/polyrail, which the next bench replaces.
     #[arg(long, value_name = "FILE|none", value_parser = file_or_none(), help_heading = OUTPUT)]
     pub(super) json: Option<OutFile>,
-
-    /// While it measures, print a line to standard error for each such time: bytes, the rate, and the
-    /// rate of each rail.
-    #[arg(long, value_name = "TIME", help_heading = OUTPUT,
-        value_parser = time_within(SHORTEST_INTERVAL, Duration::from_secs(3600), "100ms to 1h"))]
-    pub(crate) interval: Option<Duration>,
 
     /// Write one line per size as CSV; - is standard output.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
@@ -204,6 +211,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 
+    /// Set by a study for each cell: only the result counts, not what limits it.
+    #[arg(long, hide = true)]
+    no_limits: bool,
+
     /// Set by a bench for the other process that it starts.
     #[arg(long, hide = true)]
     pub(crate) serve_parent: bool,
@@ -217,23 +228,30 @@ pub(crate) struct Args {
     pub(crate) inside_lab: Option<SocketAddr>,
 }
 
-/// Where the report goes.
+/// Destination of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report<'a> {
     To(&'a Path),
-    /// To where the last one was.
+    /// The place of the last report.
     Last,
     Nowhere,
 }
 
-/// Lines that come faster nobody reads.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum warm-up by default, which suffices for any path.
+const WARMUP_MOST: Duration = Duration::from_millis(200);
 
-/// A list of sizes as one value.
+/// Returns the usual warm-up for a size that is measured for `time`.
+pub(crate) fn usual_warmup(time: Duration) -> Duration {
+    (time / 5).min(WARMUP_MOST)
+}
+/// Default sizes of --fit, from small transfers to large ones.
+const FIT_SIZES: &str = "16KiB,64KiB,256KiB,1MiB,16MiB";
+
+/// List of sizes as one value.
 #[derive(Clone, Debug)]
 struct Sizes(Vec<u64>);
 
-/// Scattered blocks of one size.
+/// Scattered blocks of the same size.
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
     count: u64,
@@ -241,13 +259,17 @@ struct Blocks {
 }
 
 impl Args {
-    /// Where the report goes.
     pub(crate) fn report(&self) -> Report<'_> {
         match &self.json {
             Some(path) if path.as_os_str() == NO_FILE => Report::Nowhere,
             Some(path) => Report::To(path),
             None => Report::Last,
         }
+    }
+
+    /// Whether only the rails are measured, because a NIC will carry all bytes.
+    pub(super) fn is_of_rails(&self) -> bool {
+        self.fit.is_some()
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
@@ -267,7 +289,7 @@ impl Args {
             posters: self.posters,
             time: self.time,
             iters: self.iters,
-            warmup: self.warmup,
+            warmup: self.warmup.unwrap_or_else(|| usual_warmup(self.time)),
             rounds: self.rounds,
             bidir: self.bidir,
             latency: self.latency,
@@ -280,12 +302,14 @@ impl Args {
             },
             nccl_library: self.nccl_lib.clone(),
             why: self.why,
+            fit: self.fit.clone(),
+            no_limits: self.no_limits,
             dry_run: self.explain_path == Some(Some(OnlyPath::Only)),
         }
     }
 }
 
-/// What only the measuring end reads, so that `--listen` takes none of it.
+/// Options that only the measuring end reads, so that `--listen` refuses them.
 const OF_THE_CLIENT: &[&str] = &[
     "connect",
     "lab",
@@ -306,11 +330,11 @@ const OF_THE_CLIENT: &[&str] = &[
     "verify",
     "against",
     "why",
+    "fit",
     "nccl_modes",
     "nccl_lib",
     "channels_list",
     "json",
-    "interval",
     "csv",
     "sample",
     "explain_path",
@@ -330,13 +354,14 @@ Examples:
   polyrail bench --sizes 256MiB --against raw         the price of the engine over plain sockets
   polyrail bench --lab 4x1gbit --against alone        four shaped rails against each one alone
   polyrail bench --sizes 16MiB --why                  what would make it faster, by trying it
+  polyrail bench --fit 4x100gbit                      does this machine keep up with such NICs?
   polyrail bench --mem cuda:0 --peer-mem cuda:1       from one GPU to another
   polyrail bench --listen                             on one machine; on another, what it prints:
   polyrail bench --connect 10.0.0.1:34567/pr2-KEY --sizes 8..1GiB";
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
     let mut sizes: Vec<u64> = Vec::new();
-    for size in parse_sizes(text)? {
+    for size in values::sizes(text)? {
         if !sizes.contains(&size) {
             sizes.push(size);
         }
@@ -344,7 +369,7 @@ fn sizes(text: &str) -> Result<Sizes, Refusal> {
     Ok(Sizes(sizes))
 }
 
-/// A number of loopback addresses, [`NEAR`](super::near::NEAR), or the setting.
+/// Reads a number of loopback addresses, [`NEAR`](super::near::NEAR), or a value of the setting.
 fn rails(text: &str) -> Result<String, Refusal> {
     if text.parse::<u32>().is_err() {
         return rail_list(text);
@@ -410,7 +435,7 @@ pub(crate) mod tests {
     #[test]
     fn wrong_values_name_option_value_and_range() {
         for (text, parts) in [
-            ("--sizes 64K", ["--sizes", "64K", "64KiB (1024) or 64kB (1000)"]),
+            ("--sizes 64Ki", ["--sizes", "64Ki", "64KiB (1024) or 64kB (1000)"]),
             ("--sizes 9..8", ["--sizes", "9..8", "runs backwards"]),
             ("--time 3", ["--time", "3", "write 3s or 3ms"]),
             ("--lab 4x1000", ["--lab", "4x1000", "1mbit to 400gbit"]),
@@ -425,6 +450,31 @@ pub(crate) mod tests {
     fn roles_that_exclude_each_other_are_refused() {
         assert!(refused("--listen --connect 1.2.3.4:5").contains("cannot be used with"));
         assert!(refused("--lab 1gbit --connect 1.2.3.4:5").contains("cannot be used with"));
+    }
+
+    #[test]
+    fn what_asks_another_question_is_refused_beside_the_fit_of_nics() {
+        for given in [
+            "--latency",
+            "--against raw",
+            "--why",
+            "--iters 3",
+            "--op read",
+            "--bidir",
+            "--one-process",
+            "--path shared",
+            "--listen",
+        ] {
+            let message = refused(&format!("--fit 4x100gbit {given}"));
+            assert!(message.contains("cannot be used with"), "{given}: {message}");
+        }
+        let schedule = args("--fit 4x100gbit").schedule();
+        assert_eq!((schedule.sizes.len(), schedule.time), (5, Duration::from_secs(1)));
+        assert_eq!(schedule.verify, Verify::Sample);
+        let passes = args("--fit 1gbit --sizes 8 --verify off").schedule().passes();
+        let ops: Vec<_> = passes.iter().map(|pass| (pass.op, pass.sizes.len())).collect();
+        assert_eq!(ops, [(Op::Write, 1), (Op::Read, 1)]);
+        assert_eq!(args("").schedule().passes().len(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Changes that `--why` tries, and the settings with one.
+//! Changes that `--why` tries, and the settings that make them.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 use super::derived::like;
 use crate::fault::Fault;
 
-/// One thing to do otherwise at both ends.
+/// Change that both ends make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Change {
-    /// So many transfers outstanding.
+    /// This number of outstanding transfers.
     Depth(u64),
-    /// Payload is not protected. A listening end agrees to it, whatever its own settings are: what a bench moves is a pattern
+    /// No protection of payload. A listening end agrees, whatever its own settings are: a bench moves only a pattern
     /// that its client chose, and everything else stays as it is.
     Unprotected,
     /// These values of settings, by name.
     Settings(Vec<(String, String)>),
-    /// All rails but this one.
+    /// All rails except this one.
     WithoutRail {
-        /// Its place among the rails, which both ends have in the same order.
+        /// Index of the rail. Both ends have the rails in the same order.
         rail: usize,
         name: String,
     },
 }
 
-/// [`Change::Unprotected`] as it is written.
+/// [`Change::Unprotected`] as a setting.
 pub(crate) const UNPROTECTED: &str = "payload=none";
 
-/// Settings that decide how fast bytes move. A peer may ask for other values of these settings only:
-/// none of them names a file, admits a peer, or protects data.
+/// Settings that decide how fast bytes move. A peer may request other values of these settings only: none of them names
+/// a file, admits a peer, or protects data.
 pub(crate) const TRIED_SETTINGS: [&str; 15] = [
     "channels",
     "sockets",
@@ -50,7 +50,7 @@ pub(crate) const TRIED_SETTINGS: [&str; 15] = [
     "staging_bytes",
 ];
 
-/// Those that bind threads to CPUs.
+/// Settings that bind threads to CPUs.
 pub(crate) const BINDINGS: [&str; 2] = ["tx_bindings", "rx_bindings"];
 
 impl fmt::Display for Change {
@@ -74,11 +74,11 @@ fn is_no_binding((name, value): &(String, String)) -> bool {
     BINDINGS.contains(&name.as_str()) && value.is_empty()
 }
 
-/// The settings for another engine like this one, but for the change.
+/// Returns the settings for another engine like this one, with the change.
 pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config, Fault> {
     let mut builder = like(engine.config())?;
     match change {
-        // The engine is the same: it is only used otherwise.
+        // The engine stays the same; only its use changes.
         Change::Depth(_) => {}
         Change::Unprotected => builder = builder.set_pair(UNPROTECTED)?,
         Change::Settings(settings) => {

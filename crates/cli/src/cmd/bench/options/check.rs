@@ -1,4 +1,4 @@
-//! Reads options of `bench` for commands that run it later, and runs nothing.
+//! Parser of `bench` options for commands that run `bench` later. It runs nothing.
 
 use std::ffi::OsString;
 
@@ -20,10 +20,10 @@ enum Only {
     Bench(Box<Args>),
 }
 
-/// Checks these options of `bench`. Returns the settings that they give.
+/// Checks these options of `bench`. Returns the names of the settings that they set.
 ///
 /// # Errors
-/// The message that `bench` would end with, and its remedy in a line of its own.
+/// The message that `bench` would print, with its help on a separate line.
 pub(crate) fn check_options<'a>(
     words: impl IntoIterator<Item = &'a str>,
 ) -> Result<Vec<&'static str>, String> {

@@ -1,4 +1,4 @@
-//! Options that are one of several words.
+//! Options whose values are one of several words.
 
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl Verify {
     }
 }
 
-/// What `--against cuda` and `--against nccl` need.
+/// Returns the error of `--against cuda` and `--against nccl` without the devices that they need.
 pub(crate) fn not_devices(value: &str) -> Fault {
     let reason = "moves memory between devices of this machine";
     Fault::usage("--against", value, reason, "with --mem cuda:N and --peer-mem cuda:N")

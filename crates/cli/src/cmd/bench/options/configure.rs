@@ -1,4 +1,4 @@
-//! From the options to the settings in effect, at both ends.
+//! Conversion of the options into the settings in effect, at both ends.
 
 use polyrail_config::{Config, ConfigBuilder, Origin, Progress};
 use polyrail_nccl_ref::Nccl;
@@ -12,17 +12,17 @@ use super::role::{Role, loopback_rails};
 use crate::fault::Fault;
 use crate::stdout::excerpt;
 
-/// Why it proposes settings that nobody gave.
+/// Reason that is shown with the proposed `path`, which the user did not set.
 const RAILS_ALONE: &str =
     "bench measures rails unless told otherwise; --path auto allows the other ways";
 
-/// The reason that is shown with the proposed `address_family`.
+/// Reason that is shown with the proposed `address_family`.
 const ADDRESSES_OF_IPV6: &str = "the addresses to connect to or to listen on are all IPv6";
 
 impl Args {
-    /// The settings in effect for this role.
+    /// Returns the settings in effect for this role.
     ///
-    /// `more` are settings that this program chose; what the user gave was looked at before.
+    /// `more` are settings that this program chose; the settings that the user gave were checked before.
     pub(crate) fn resolve_config(
         &self,
         role: &Role,
@@ -42,10 +42,12 @@ impl Args {
         if role.is_ipv6() && !is_given("address_family") && !given.names_rails() {
             builder = builder.propose("address_family", "ipv6", ADDRESSES_OF_IPV6)?;
         }
-        // It measures rails, also where both ends are here, unless another way is asked for.
+        // `bench` measures rails, even between two ends on one host, unless the user chooses another path.
         let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
         let is_between_hosts = is_host(&self.mem) && is_host(&self.peer_mem);
-        if is_between_hosts && !is_given("path") {
+        if self.is_of_rails() {
+            builder = builder.set("path", "tcp")?;
+        } else if is_between_hosts && !is_given("path") {
             // Connections of callers would share memory.
             let path = if given.progress == Progress::Caller { "tcp" } else { "device" };
             builder = builder.propose("path", path, RAILS_ALONE)?;
@@ -54,7 +56,7 @@ impl Args {
             && let Some(address) = addresses.first()
         {
             let port = address.port();
-            // In a given range this is the first port to try. Further engines take the ports behind it.
+            // In a given range of ports this is the first port to try. Further engines take the ports after it.
             let ports = &given.listen_port;
             let ports = match ports.contains(&port) && port != *ports.end() {
                 true => format!("{port}-{}", ports.end()),
@@ -68,14 +70,14 @@ impl Args {
         Ok(builder.build()?)
     }
 
-    /// The settings that the options give, and no file or variable.
+    /// Returns the names of the settings that the options give, without those of files and variables.
     pub(crate) fn given(&self) -> Result<Vec<&'static str>, Fault> {
         let config = self.builder()?.build()?;
         let names = config.rows().into_iter().map(|row| row.name);
         Ok(names.filter(|name| config.origin(name) == Some(&Origin::Set)).collect())
     }
 
-    /// Whether the measurements fit together, and everything that they need is here.
+    /// Checks that the measurements can be combined, and that everything that they need is available.
     pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), Fault> {
         let schedule = self.schedule();
         schedule.validate(config.ops_pool)?;
@@ -99,24 +101,24 @@ impl Args {
             return Err(Fault::usage(option, value, reason, "with --against nccl"));
         }
         if nccl {
-            // Now, and not only when its turn comes.
+            // Load the library now, before the measurements, so that an error comes early.
             Nccl::load(schedule.nccl_library.as_deref())?;
         }
         Ok(())
     }
 
-    /// Whether a program reads standard output.
+    /// Whether standard output is for a program.
     pub(crate) fn is_for_programs(&self) -> bool {
         [&self.json, &self.csv].into_iter().flatten().any(|file| file.as_os_str() == "-")
     }
 
-    /// The CPUs of the progress threads, where the settings leave them open.
+    /// Chooses CPUs for the progress threads, if the settings leave them open.
     pub(crate) fn place(&self, role: &Role) -> Result<Placed, Fault> {
         let config = self.resolve_config(role, &[])?;
         Ok(place(&config, role, self.inside_lab.is_some(), self.place)?)
     }
 
-    /// Refuses rails that no lab with this number of rails has. The addresses of one end are not at the other.
+    /// Refuses rails that no lab with this number of rails has. Addresses of one end don't exist at the other.
     fn refuse_rails_outside(&self, given: &Config, count: usize) -> Result<(), Fault> {
         let rails = &*given.rails;
         let (is_exact, list) = rails.strip_prefix('=').map_or((false, rails), |list| (true, list));
@@ -134,10 +136,10 @@ impl Args {
         Err(Fault::usage(option, value, "is not in the lab", allowed))
     }
 
-    /// The engine picks interfaces, except where its choice can't fit the role.
+    /// Returns rails for roles that the engine's own choice can't fit. For others the engine chooses the interfaces.
     fn default_rails(&self, role: &Role, origin: Option<&Origin>) -> Option<String> {
         if matches!(role, Role::Lab { .. }) || self.inside_lab.is_some() {
-            // What a file or the environment names is on the machine, and not in a lab.
+            // Rails that a file or the environment names are those of the machine, not of the lab.
             return (origin != Some(&Origin::Set)).then(|| LAB_RAILS.to_owned());
         }
         if origin.is_some_and(Origin::is_explicit) {
@@ -147,7 +149,7 @@ impl Args {
             Role::Both => Some(loopback(DEFAULT_RAILS)),
             Role::NcclRank => Some(loopback(1)),
             Role::Connect(server) => loopback_rails(&server.addresses),
-            // A name that has another address, too, is to be reached from elsewhere.
+            // A name that also has another address is meant to be reached from other hosts.
             Role::Listen { addresses } if addresses.iter().all(|one| one.ip().is_loopback()) => {
                 loopback_rails(addresses)
             }
@@ -179,7 +181,7 @@ impl Args {
 
 const DEFAULT_RAILS: u32 = 4;
 pub(super) const LOOPBACK_MAX: u32 = 64;
-/// A prefix that takes every rail of a lab.
+/// Prefix that matches every rail of a lab.
 const LAB_RAILS: &str = "rail";
 
 fn loopback(count: u32) -> String {

@@ -1,4 +1,4 @@
-//! Settings for other engines and processes, from those in effect here.
+//! Settings for other engines and processes, derived from those in effect in this process.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use polyrail_config::ConfigBuilder;
 use crate::cmd::bench::faults;
 use crate::fault::Fault;
 
-/// Options that give another process the settings in effect here, whatever its environment, but for
+/// Returns options that give another process the settings in effect in this one, whatever its environment, except for
 /// those in `theirs`.
 pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> Vec<OsString> {
     let mut options = Vec::new();
@@ -21,9 +21,9 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
                 .collect(),
             // Two processes of one machine can't listen on one port, but on two of a range.
             "listen_port" if is_one_port(config) => "0".to_owned(),
-            // The other process reads the variable of NCCL itself, and goes on where that names no file of its own.
+            // The other process reads NCCL's variable itself, and logs to standard error if it can't open that file.
             "log_file" if row.origin.is_foreign() => continue,
-            // Nor write one file, except where its name tells them apart.
+            // Two processes can't write one file either, unless its name distinguishes them.
             "log_file" | "trace_file" if !row.value.is_empty() && !row.value.contains("%p") => {
                 format!("{}.peer", row.value)
             }
@@ -35,8 +35,7 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
     options
 }
 
-/// The settings for an engine on one of several rails alone: its address, and its part of the
-/// channels.
+/// Returns the settings for an engine on a single rail: the rail's address, and its share of the channels.
 pub(crate) fn lone_rail_config(engine: &Engine, rail: &str) -> Result<Config, Fault> {
     let rails = engine.rails();
     let Some(info) = rails.iter().find(|info| info.name == rail) else {
@@ -53,7 +52,7 @@ pub(crate) fn lone_rail_config(engine: &Engine, rail: &str) -> Result<Config, Fa
     Ok(builder.build()?)
 }
 
-/// The settings for another engine like this one, with this number of channels if one is given.
+/// Returns the settings for another engine like this one, with this number of channels if given.
 pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Config, Fault> {
     let mut builder = like(engine.config())?;
     if let Some(channels) = channels {
@@ -62,13 +61,13 @@ pub(crate) fn other_config(engine: &Engine, channels: Option<u32>) -> Result<Con
     Ok(builder.build()?)
 }
 
-/// The same settings, but for what two engines of one process can't share.
+/// Returns the same settings, except for those that two engines of one process can't share.
 pub(crate) fn like(config: &Config) -> Result<ConfigBuilder, Fault> {
     let mut builder = Config::builder();
     for row in config.rows() {
         builder = builder.set(row.name, &row.value)?;
     }
-    // In a range each engine finds its own port.
+    // In a range each engine finds a free port.
     if is_one_port(config) {
         builder = builder.set("listen_port", "0")?;
     }

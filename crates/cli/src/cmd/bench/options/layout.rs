@@ -1,13 +1,13 @@
-//! Where the bytes of each transfer lie in the two regions.
+//! Placement of each transfer's bytes in the two regions.
 
-/// One size's division of source and destination.
+/// Division of source and destination for one size.
 ///
-/// A region holds `slots` transfers of `size` bytes, each of `segments` equal pieces. With one
-/// segment the slots lie side by side. With more, each segment begins a cell four times its length,
-/// so that no two are neighbours and nothing merges, like the blocks of a paged cache.
+/// A region holds `slots` transfers of `size` bytes, each of `segments` equal pieces. With one segment the slots are
+/// adjacent. With more, each segment begins a cell of four times its length, so that no two segments are neighbours and
+/// nothing merges, like the blocks of a paged cache.
 ///
-/// Source and destination are permuted differently, so that an engine which mixed up the two
-/// offsets would be found out.
+/// Source and destination are permuted differently, so that verification detects an engine that confuses the two
+/// offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Layout {
     pub(crate) size: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Layout {
     pub(crate) slots: u64,
 }
 
-/// A piece of one transfer.
+/// Piece of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Offset in the source region.
@@ -25,27 +25,25 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
 }
 
-pub(crate) use polyrail_profiler::drive::WORKING_SET_BYTES;
-
 impl Layout {
-    /// As many slots as the working set holds, within bounds that keep the preparation short, and
-    /// at least one for each outstanding transfer.
+    /// Returns the layout with as many slots as the working set holds, within bounds that keep the preparation short,
+    /// and with at least one slot for each outstanding transfer.
     pub(crate) fn new(size: u64, segments: u64, depth: u64) -> Self {
         let slots = polyrail_profiler::drive::slots(size, depth, PIECES_MAX / segments);
         Self { size, segments, slots }
     }
 
-    /// The same with one slot, as a ping-pong needs.
+    /// Returns the layout with one slot, for ping-pong.
     pub(crate) fn single(size: u64, segments: u64) -> Self {
         Self { size, segments, slots: 1 }
     }
 
-    /// Bytes of either region.
+    /// Returns the number of bytes of either region.
     pub(crate) fn region_bytes(&self) -> u64 {
         self.slots * self.size * self.cell_factor()
     }
 
-    /// The pieces of one slot, in the order of the message's bytes.
+    /// Returns the pieces of one slot, in the order of the message's bytes.
     pub(crate) fn pieces(&self, slot: u64) -> impl Iterator<Item = Piece> + use<> {
         let len = self.size / self.segments;
         let cell = len * self.cell_factor();
@@ -58,7 +56,7 @@ impl Layout {
         })
     }
 
-    /// The pieces of the first `slots` slots, by their place in the destination.
+    /// Returns the pieces of the first `slots` slots, sorted by their offset in the destination.
     pub(crate) fn by_dest(&self, slots: u64) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = (0..slots).flat_map(|slot| self.pieces(slot)).collect();
         pieces.sort_unstable_by_key(|piece| piece.dest);
@@ -73,12 +71,11 @@ impl Layout {
 const PIECES_MAX: u64 = 1 << 16;
 const SCATTER: u64 = 4;
 
-/// Gives each index below a count a place of its own, in an order that jumps about without any
-/// rhythm that a machine could learn.
+/// Permutation of the indices below a count, in an order without any pattern that a machine could learn.
 #[derive(Clone, Copy)]
 struct Permutation {
     cells: u64,
-    /// Bits of each half of a place, and which of the permutations it is.
+    /// Bits of each half of a place. `which` selects one of the permutations.
     half_bits: u32,
     which: u64,
 }
@@ -90,8 +87,8 @@ impl Permutation {
     }
 
     fn place(self, index: u64) -> u64 {
-        // Walks on until it is back among the cells, which takes less than four steps on average:
-        // there are at most four times as many numbers.
+        // Walk on until the number is one of the cells. That takes less than four steps on average: there are at most
+        // four times as many numbers.
         let mut place = self.mix(index);
         while place >= self.cells {
             place = self.mix(place);
@@ -99,7 +96,7 @@ impl Permutation {
         place
     }
 
-    /// A Feistel network: whatever the function in it, no two numbers meet.
+    /// Permutes the numbers by a Feistel network: whatever its round function, no two numbers map to the same one.
     fn mix(self, number: u64) -> u64 {
         let mask = (1 << self.half_bits) - 1;
         let (mut high, mut low) = (number >> self.half_bits, number & mask);
@@ -116,6 +113,8 @@ const FEISTEL_ROUNDS: u64 = 4;
 
 #[cfg(test)]
 mod tests {
+    use polyrail_profiler::drive::WORKING_SET_BYTES;
+
     use super::*;
 
     fn check(layout: Layout) {

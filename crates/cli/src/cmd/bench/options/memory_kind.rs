@@ -1,9 +1,9 @@
-//! Where an end is to have its memory: on the host, or on a device.
+//! Requested place of an end's memory: on the host or on a device.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The value of `--mem` and `--peer-mem`.
+/// Value of `--mem` and `--peer-mem`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
     #[default]

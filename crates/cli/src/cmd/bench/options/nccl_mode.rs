@@ -1,19 +1,19 @@
-//! How NCCL is to move the bytes, for `--nccl-modes`.
+//! NCCL's transports, for `--nccl-modes`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How NCCL is to move the bytes.
+/// Transport that NCCL uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NcclMode {
-    /// As it likes: peer copies where devices reach each other.
+    /// NCCL's own choice: peer copies if the devices reach each other.
     Peer,
-    /// Over sockets, with so many threads and sockets of each; 0 is its default.
+    /// Sockets, with this number of threads and of sockets for each thread; 0 is NCCL's default.
     Socket { threads: u32, sockets: u32 },
 }
 
 impl NcclMode {
-    /// Those that are measured where nobody chooses.
+    /// Modes to measure if the user chooses none.
     pub(super) const DEFAULT: [Self; 4] =
         [Self::socket(0, 0), Self::socket(4, 4), Self::socket(8, 8), Self::Peer];
 
@@ -21,7 +21,7 @@ impl NcclMode {
         Self::Socket { threads, sockets }
     }
 
-    /// As in the report.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Peer => "nccl p2p".into(),

@@ -1,4 +1,4 @@
-//! Rails by the distance of a GPU.
+//! Choice of rails by their distance from a GPU.
 
 use polyrail_gpu::Device;
 use polyrail_gpu::cuda::Cuda;
@@ -7,10 +7,10 @@ use polyrail_host::{Sysroot, Topology};
 use super::memory_kind::MemoryKind;
 use crate::fault::Fault;
 
-/// What `--rails` is to take the interfaces nearest to the memory by.
+/// Value of `--rails` that selects the interfaces nearest to the memory.
 pub(crate) const NEAR: &str = "near";
 
-/// The interfaces nearest to the GPU of `--mem`, as the setting `rails` has them.
+/// Returns the interfaces nearest to the GPU of `--mem`, in the form of the setting `rails`.
 pub(crate) fn near_rails(memory: MemoryKind) -> Result<String, Fault> {
     let MemoryKind::Cuda(index) = memory else {
         let allowed = "with --mem cuda:N, whose interfaces they are";
@@ -26,7 +26,7 @@ fn unknown(reason: &str) -> Fault {
     Fault::usage("--rails", NEAR, format!("can't be found out: {reason}"), allowed)
 }
 
-/// The best interface of the GPU at that address, and all that are as near.
+/// Returns the best interface for the GPU at this address, and all others at the same distance.
 fn nearest(topology: &Topology, pci: &str) -> Result<Vec<String>, String> {
     let gpu = topology.gpus.iter().find(|gpu| gpu.pci.address.to_string() == pci);
     let gpu = gpu.ok_or_else(|| format!("the machine shows no GPU at {pci}"))?;

@@ -1,8 +1,8 @@
-//! Which CPUs the progress threads run on, from the topology of the machine.
+//! Choice of CPUs for the progress threads, based on the topology of the machine.
 //!
-//! Interfaces with a device get the bindings that `polyrail host plan bindings` would give. Where both
-//! ends are on this machine, threads of all rails and directions share one pool for each end: whole
-//! cores of the node with the most, so that what one end writes is in a cache of the other.
+//! Interfaces with a device get the bindings that `polyrail host plan bindings` would give. If both ends are on this
+//! machine, threads of all rails and directions share one pool for each end. The pool has whole cores of the node with
+//! the most cores, so that one end's writes are in a cache of the other.
 
 use polyrail::{Config, EngineError};
 use polyrail_config::{Progress, ProxyLayout};
@@ -17,15 +17,15 @@ use super::role::Role;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) by: PlacedBy,
-    /// The chosen CPUs, or why none were chosen.
+    /// Chosen CPUs, or the reason why none were chosen.
     pub(crate) why: String,
-    /// For this end, the one that measures.
+    /// Settings for this end, the one that measures.
     pub(crate) mine: Vec<(&'static str, String)>,
-    /// For the other process, if this one starts it.
+    /// Settings for the other process, if this one starts it.
     pub(crate) theirs: Vec<(&'static str, String)>,
 }
 
-/// Chooses CPUs for the role; `inside_lab` is the client that a bench starts in its lab.
+/// Chooses CPUs for the role. `inside_lab`: this process is the client that a bench starts in its lab.
 pub(crate) fn place(
     config: &Config,
     role: &Role,
@@ -46,7 +46,7 @@ pub(crate) fn place(
         Err(error) => return Ok(Placed::nothing(&error.to_string())),
     };
     Ok(match role {
-        // Whoever started this process has placed it.
+        // The process that started this one has placed its threads.
         Role::ServeParent => Placed::nothing("by the process that measures"),
         Role::NcclRank => Placed::nothing("its threads do nothing"),
         Role::Lab { rates } => both_here(config, rates.len(), &topology),
@@ -58,12 +58,12 @@ pub(crate) fn place(
     })
 }
 
-/// Settings that place the threads of engines that all send and receive in this process, one transfer at a
-/// time: those that send where `polyrail bench` would have them here, and those that receive where it
-/// would have them there.
+/// Returns settings that place the threads of engines that all send and receive in this process, one transfer at a
+/// time. Sending threads go where `polyrail bench` would place those of this end, and receiving threads where it would
+/// place those of the other end.
 pub(crate) fn place_together(config: &Config) -> Vec<(&'static str, String)> {
     let placed = place(config, &Role::Both, false, PlaceThreads::Auto);
-    // Without any rails, the engine refuses to start and says why.
+    // Without any rails, the engine refuses to start and reports the reason.
     placed.map_or_else(|_| Vec::new(), |placed| together(&placed))
 }
 
@@ -72,12 +72,12 @@ fn together(placed: &Placed) -> Vec<(&'static str, String)> {
         settings.iter().find(|(setting, _)| *setting == name).cloned()
     };
     let (tx, rx) = (of(&placed.mine, "tx_bindings"), of(&placed.theirs, "rx_bindings"));
-    // A merged layout has one pool for both, which would be that of one end only.
+    // A merged layout has one pool for both directions, which would be that of one end only.
     tx.zip(rx).map_or_else(Vec::new, |(tx, rx)| vec![tx, rx])
 }
 
 impl Placed {
-    /// Who placed the threads and where, or why nobody did.
+    /// Describes the placement: its author and the CPUs, or the reason for having none.
     pub(crate) fn words(by: PlacedBy, why: &str) -> String {
         match by {
             PlacedBy::Topology => format!("by the topology, {why}"),
@@ -92,7 +92,7 @@ impl Placed {
     }
 }
 
-/// The rails lead elsewhere: each interface's threads go near it.
+/// Places each interface's threads near the interface, for rails that lead to other hosts.
 fn by_interface(config: &Config, topology: &Topology) -> Result<Placed, EngineError> {
     let rails = polyrail::rails(config)?;
     let mut interfaces: Vec<String> = rails.into_iter().map(|rail| rail.interface).collect();
@@ -116,7 +116,7 @@ fn by_interface(config: &Config, topology: &Topology) -> Result<Placed, EngineEr
     Ok(Placed { by: PlacedBy::Topology, why, mine, theirs: Vec::new() })
 }
 
-/// Both ends are here: one node's cores are divided between them.
+/// Divides one node's cores between the two ends on this machine.
 fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     let usable = topology.usable_cpus().difference(&topology.cpus.isolated);
     let nodes = topology.nodes.iter().map(|node| (Some(node.id), node.cpus.intersection(&usable)));
@@ -125,12 +125,12 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     if places.is_empty() {
         places.push((None, topology.cpus.cores(&usable)));
     }
-    // The first of those with the most.
+    // The sort is stable: the first of the nodes with the most cores comes first.
     places.sort_by_key(|(_, cores)| std::cmp::Reverse(cores.len()));
     let Some((node, cores)) = places.into_iter().next() else {
         return Placed::nothing("no CPU can be used");
     };
-    // As the engine chooses their number.
+    // The engine chooses the number of threads in the same way.
     let automatic = rails.min(topology.usable_cpus().len());
     let threads = |setting: u32| if setting == 0 { automatic } else { setting as usize };
     let (tx, rx) = (threads(config.proxies.tx), threads(config.proxies.rx));
@@ -157,7 +157,7 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     Placed { by: PlacedBy::Topology, why, mine, theirs }
 }
 
-/// One end's cores for its progress threads; the first is for the program's own threads.
+/// Returns the CPUs for an end's progress threads. The end's first core is left for the program's own threads.
 fn pool(cores: &[CpuSet]) -> CpuSet {
     let (_, moving) = cores.split_at(1.min(cores.len()));
     moving.iter().fold(CpuSet::new(), |all, core| all.union(core))

@@ -1,4 +1,4 @@
-//! The role of the command: which options make it a server, a client, or both.
+//! Role of the command, chosen by the options: a server, a client, or both.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -8,28 +8,30 @@ use polyrail_lab::Rate;
 use polyrail_report::exit;
 
 use super::args::Args;
+use super::listeners::elsewhere;
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
+use crate::stdout::tell;
 use crate::values::{Rates, Refusal, address};
 
-/// Where `bench --listen` serves.
+/// Parsed connect string of a `bench --listen`.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    /// Addresses of one engine, the first to be tried in front; at least one.
+    /// Addresses of one engine in the order in which to try them; at least one.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// What it lets this bench in for, if that is not a secret file or this user on this host.
+    /// Key for this bench, if neither a secret file nor being this user on this host gives access.
     pub(crate) invitation: Option<Invitation>,
 }
 
 impl Server {
-    /// Where an engine of this process serves, and its invitation.
+    /// Returns the connect string of an engine of this process.
     pub(crate) fn of(engine: &Engine) -> Option<Self> {
         let addresses = vec![engine.addresses().first().copied()?];
         Some(Self { addresses, invitation: Some(engine.invitation()) })
     }
 
-    /// Checks how addresses are written, with commas between them, and the invitation that a slash may follow them
-    /// with. Never shows the invitation.
+    /// Checks the form of a connect string: addresses separated by commas, and a key that may follow after a slash.
+    /// Never shows the key.
     pub(crate) fn check(text: &str) -> Result<String, Refusal> {
         let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
         if let Some((scheme, _)) = text.split_once("://")
@@ -63,16 +65,26 @@ impl Server {
         Ok(text.to_owned())
     }
 
-    /// Addresses, and behind a slash perhaps an invitation; what [`check`](Self::check) let through.
+    /// Parses a connect string that passed [`check`](Self::check).
     pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let invitation = invitation.and_then(|invitation| invitation.parse().ok());
         let each = at.split(',').map(|at| resolve("--connect", at));
-        let addresses = each.collect::<Result<Vec<_>, _>>()?.concat();
+        let mut addresses = each.collect::<Result<Vec<_>, _>>()?.concat();
+        if let Some(found) = elsewhere(&addresses) {
+            let shown: Vec<_> = found.addresses.iter().map(ToString::to_string).collect();
+            let shown = shown.join(", ");
+            if !found.is_one_program {
+                let reason = format!("is {shown} here, which may be several programs");
+                return Err(Fault::usage("--connect", at, reason, "one of these addresses"));
+            }
+            tell!("{at} is {shown} here");
+            addresses = found.addresses;
+        }
         Ok(Self { addresses, invitation })
     }
 
-    /// Connects to it, unless somebody asks for the end meanwhile.
+    /// Connects to the server, unless an interrupt ends the run first.
     pub(crate) fn connect(&self, engine: &Engine, interrupt: &Interrupt) -> Result<Peer, Fault> {
         let connecting = engine.connect_any(&self.addresses, self.invitation.as_ref());
         loop {
@@ -83,7 +95,7 @@ impl Server {
         }
     }
 
-    /// The failure at one of the addresses, with the others that were tried.
+    /// Returns the failure at one of the addresses, and names the others that were tried.
     fn unreached(&self, rails: &[SocketAddr], error: PeerError) -> Fault {
         let PeerError::Connect { address, why } = &error else { return error.into() };
         let is_before = matches!(why, ConnectReason::NoProof | ConnectReason::NoAnswer);
@@ -116,14 +128,14 @@ impl Server {
     }
 }
 
-/// Addresses that an error names.
+/// Maximum number of addresses that an error names.
 const SHOWN: usize = 4;
-/// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
-/// `None` if the first address is another one.
+/// Returns the rails for a server on this host: its loopback addresses that exist on this host, separated by commas.
+/// Returns `None` if the first address is not a loopback address.
 pub(super) fn loopback_rails(addresses: &[SocketAddr]) -> Option<String> {
     let first = addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
     let ips = addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
-    // `localhost` has an address of IPv6 also where the kernel has none.
+    // `localhost` has an IPv6 address even if the kernel has no IPv6.
     let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
     rails.sort_unstable();
     rails.dedup();
@@ -141,21 +153,20 @@ impl fmt::Display for Server {
     }
 }
 
-/// As help and pages have it.
+/// Placeholder for a key in help texts and documentation pages.
 const PLACEHOLDER: &str = "pr2-KEY";
 
-/// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
     Listen {
-        /// All addresses of the name that was given; none: whatever the rails have.
+        /// All addresses of the given name. If empty, the addresses of the rails.
         addresses: Vec<SocketAddr>,
     },
     /// Serves the process that started this one.
     ServeParent,
-    /// Is one of NCCL's two processes.
+    /// Runs as one of NCCL's two processes.
     NcclRank,
-    /// Measures against a server elsewhere.
+    /// Measures against a server that is already running.
     Connect(Server),
     /// Starts the server itself.
     Both,
@@ -203,10 +214,10 @@ impl Args {
     }
 }
 
-/// The most addresses of one name that count.
+/// Maximum number of addresses of one name that count.
 const PER_NAME: usize = 16;
 
-/// The addresses of a name, in the system's order; at least one.
+/// Returns the addresses of a name in the system's order; at least one.
 fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, Fault> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
     let bad = |reason: String| Fault::usage(option, text, reason, allowed);

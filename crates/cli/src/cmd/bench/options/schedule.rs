@@ -1,4 +1,4 @@
-//! What a run is to measure, checked.
+//! Schedule of the measurements of a run, and its checks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,22 +6,23 @@ use std::time::Duration;
 use polyrail_profiler::drive::default_depth;
 
 use super::choices::{Against, Op, Verify};
+use super::fit_rates::FitRates;
 use super::layout::Layout;
 use super::nccl_mode::NcclMode;
 use crate::fault::Fault;
 
-/// The measurements of a run.
+/// Measurements of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub(crate) op: Op,
     pub(crate) sizes: Vec<u64>,
     pub(crate) segments: u64,
     pub(crate) depth: Option<u64>,
-    /// Threads that post, each its part of the depth.
+    /// Number of threads that post, each its part of the depth.
     pub(crate) posters: u64,
-    /// For all samples of a size together.
+    /// Time of all samples of a size together.
     pub(crate) time: Duration,
-    /// Transfers of each sample, in place of `time`.
+    /// Number of transfers of each sample, instead of `time`.
     pub(crate) iters: Option<u64>,
     pub(crate) warmup: Duration,
     pub(crate) rounds: u32,
@@ -29,19 +30,23 @@ pub(crate) struct Schedule {
     pub(crate) latency: bool,
     pub(crate) verify: Verify,
     pub(crate) against: Vec<Against>,
-    /// Numbers of channels that are measured in turn.
+    /// Numbers of channels to measure in turn.
     pub(crate) channels: Vec<u32>,
-    /// For `--against nccl`.
+    /// Modes to measure with `--against nccl`.
     pub(crate) nccl_modes: Vec<NcclMode>,
     pub(crate) nccl_library: Option<PathBuf>,
-    /// Changes are tried to see what makes a size slow.
+    /// Try changes to find what makes a size slow.
     pub(crate) why: bool,
-    /// Set up and explained only.
+    /// Rates of NICs that this machine should keep up with.
+    pub(crate) fit: Option<FitRates>,
+    /// Don't measure limits of the machine.
+    pub(crate) no_limits: bool,
+    /// Only set up the transfers and explain their paths.
     pub(crate) dry_run: bool,
 }
 
 impl Schedule {
-    /// Checks the values against each other.
+    /// Checks that the values are in range and can be combined.
     pub(crate) fn validate(&self, ops_pool: u32) -> Result<(), Fault> {
         let in_range = |option, value: u64, range: std::ops::RangeInclusive<u64>| {
             if range.contains(&value) {
@@ -88,7 +93,15 @@ impl Schedule {
         Ok(())
     }
 
-    /// The memory of one size.
+    /// Returns the passes over the sizes: one, or one in each direction with `--fit`.
+    pub(crate) fn passes(&self) -> Vec<Self> {
+        match self.fit {
+            None => vec![self.clone()],
+            Some(_) => [Op::Write, Op::Read].map(|op| Self { op, ..self.clone() }).to_vec(),
+        }
+    }
+
+    /// Returns the layout of the memory for one size.
     pub(crate) fn layout(&self, size: u64) -> Layout {
         if self.latency {
             return Layout::single(size, self.segments);
@@ -102,8 +115,7 @@ impl Schedule {
         layout
     }
 
-    /// Transfers that are outstanding at once: as told, or 16 as long as they are of the working
-    /// set.
+    /// Returns the number of outstanding transfers: the chosen one, or 16 as long as they fit into the working set.
     pub(crate) fn depth(&self, size: u64) -> u64 {
         if self.latency {
             return 1;
@@ -112,8 +124,8 @@ impl Schedule {
         self.depth.unwrap_or_else(|| default_depth(size, most))
     }
 
-    /// Seconds of a turn of this size in the plan of the progress: at least as long as the rails take for the transfers
-    /// that are outstanding at once, or for those that `--iters` asks for.
+    /// Returns the planned seconds of a turn of this size, for the progress: at least the time that the rails need for
+    /// the outstanding transfers, or for those of `--iters`.
     pub(crate) fn turn_seconds(
         &self,
         size: u64,
@@ -130,14 +142,14 @@ impl Schedule {
         seconds.max(1e-3)
     }
 
-    /// Bytes of regions that both sides need at most, when both are on one machine.
+    /// Returns the maximum number of bytes of regions that both ends together need, if both are on one machine.
     pub(crate) fn memory_bytes(&self, rails: usize) -> u64 {
         let largest = self.sizes.iter().map(|size| self.layout(*size).region_bytes()).max();
         let directions = if self.bidir || self.latency { 2 } else { 1 };
         let alone = if self.against.contains(&Against::Alone) { rails as u64 } else { 0 };
         let in_turn = [Against::Raw, Against::Contiguous].into_iter();
         let in_turn = in_turn.filter(|who| self.against.contains(who)).count() as u64;
-        // Changes are tried one after another; one of them has four times the depth.
+        // Changes are tried one after another. One of them has four times the depth.
         let tried = if self.why { 4 } else { 0 };
         let all = 1 + alone + in_turn + tried + self.channels.len() as u64;
         largest.unwrap_or(0).saturating_mul(2 * directions * all)
@@ -172,13 +184,13 @@ impl Schedule {
 pub(super) const ROUNDS_MAX: i64 = 1000;
 pub(crate) const SEGMENTS_MAX: u64 = 1 << 20;
 pub(crate) const POSTERS_MAX: u64 = 256;
-/// As the setting `ops_pool` allows at most.
+/// Maximum of the setting `ops_pool`.
 pub(crate) const DEPTH_MAX: u64 = 1 << 20;
-/// More than anybody waits for.
+/// Maximum number of transfers: more than would end in reasonable time.
 pub(super) const ITERS_MAX: u64 = 1 << 48;
-/// All are prepared beforehand, which takes time and memory for each.
+/// Maximum number of outstanding segments. Each is prepared in advance, which takes time and memory.
 pub(crate) const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
-/// What a receive takes at most.
+/// Maximum number of segments of a receive.
 const SEND_SEGMENTS_MAX: u64 = 256;
 
 #[cfg(test)]
@@ -204,6 +216,8 @@ pub(super) mod tests {
             nccl_modes: Vec::new(),
             nccl_library: None,
             why: false,
+            fit: None,
+            no_limits: false,
             dry_run: false,
         }
     }

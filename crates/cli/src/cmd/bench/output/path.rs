@@ -1,13 +1,13 @@
-//! Which way the bytes take between two memories, and why: the engine's choice, for people.
+//! Text about the path of the bytes between two memories: the engine's choice and its reasons, for people.
 
 use polyrail::{Config, PathKind, PreparedTransfer, TransferPath};
 use polyrail_config::Origin;
 use polyrail_report::{PathConsidered, PathTaken, show_size};
 
-/// The name of the way over rails.
+/// Name of the path over rails.
 pub(crate) const TCP: &str = "tcp";
 
-/// The way of a request, with all that were looked at.
+/// Returns the path of a transfer, with all paths that were considered.
 pub(crate) fn path_of(prepared: &PreparedTransfer, config: &Config) -> PathTaken {
     let mut path = explain(prepared.path());
     if let Some(Origin::Proposal { because }) = config.origin("path") {
@@ -22,7 +22,7 @@ pub(crate) fn path_of(prepared: &PreparedTransfer, config: &Config) -> PathTaken
     path
 }
 
-/// Who reads that a setting forbids a way has not set it.
+/// Adds the origin of the setting to reasons that a setting forbids a path: the user has not set it.
 fn add_who_set_it(path: &mut PathTaken, because: &str) {
     let ways = path.considered.iter_mut().map(|way| &mut way.why);
     for why in ways.chain([&mut path.why]).filter(|why| why.starts_with("the setting path says ")) {
@@ -30,7 +30,7 @@ fn add_who_set_it(path: &mut PathTaken, because: &str) {
     }
 }
 
-/// For people: the ways of these sizes, each once.
+/// Formats the paths of these sizes for people, each path once.
 pub(crate) fn explanation<'p>(paths: impl IntoIterator<Item = (u64, &'p PathTaken)>) -> String {
     let mut groups: Vec<(Vec<String>, &PathTaken)> = Vec::new();
     for (size, path) in paths {
@@ -50,7 +50,7 @@ pub(crate) fn explanation<'p>(paths: impl IntoIterator<Item = (u64, &'p PathTake
     groups.iter().map(group).collect()
 }
 
-/// The rails lead everywhere and are the last choice.
+/// Converts the engine's choice. The rails work everywhere and are the last choice.
 fn explain(path: &TransferPath) -> PathTaken {
     let why = path.reason.to_string();
     let is_tcp = path.kind == PathKind::Tcp;
@@ -62,7 +62,7 @@ fn explain(path: &TransferPath) -> PathTaken {
     let mut considered: Vec<_> =
         path.not_possible().iter().map(|(kind, why)| way(*kind, false, &why.to_string())).collect();
     match path.kind {
-        // What speaks for the rails alone speaks against everything else.
+        // A reason for the rails alone is a reason against every other path.
         PathKind::Tcp if considered.is_empty() => {
             considered.push(way(PathKind::PeerCopy, false, &why));
         }

@@ -1,17 +1,18 @@
-//! What a reader should know before believing the figures, with what to do about it.
+//! Remarks on disturbances that make the results less reliable, with the fixes.
 
 use std::collections::BTreeSet;
 
 use polyrail::PathKind;
 use polyrail_config::parse_bindings;
 use polyrail_report::{
-    BenchReport, BenchResult, CARRIED_LEAST, RailShare, Setting, Spread, show_micros, show_size,
+    BenchReport, BenchResult, CARRIED_LEAST, RailEvent, RailEventKind, RailShare, Setting, Spread,
+    counted, show_micros, show_ratio, show_size,
 };
 
 use super::path::TCP;
 use crate::cmd::bench::options::TRIED_SETTINGS;
 
-/// One sentence for each disturbance, with the sizes that it touched.
+/// Returns one sentence for each disturbance, with the sizes that it affected.
 pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
     let mut remarks = Vec::new();
     let disturbed = sizes(report, |result| others_share(report, result) > OTHERS_SHARE);
@@ -23,19 +24,17 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
              end them, or compare ratios only"
         ));
     }
+    // `--fit` shows neither rates nor times.
+    let has_rates = report.fit.is_none();
     let wide = |result: &BenchResult| result.spread_gb_per_s.half_range_percent() > WIDE_PERCENT;
-    if let Some(sizes) = sizes(report, wide) {
+    if let Some(sizes) = sizes(report, wide).filter(|_| has_rates) {
         remarks.push(format!("the samples lie far apart ({sizes}): give more --time and --rounds"));
     }
-    if let Some(sizes) = sizes(report, |result| resent_chunks(result) > 0) {
-        let resent: u64 = report.results.iter().map(resent_chunks).sum();
-        let rails = rails(report, |_, rail| rail.resent_chunks > 0);
-        remarks.push(format!(
-            "{resent} chunks were sent again because flows of {} died or stalled ({sizes}); \
-             `--set log_level=info` tells when",
-            named(&rails)
-        ));
-    }
+    remarks.extend(one_round(report).filter(|_| has_rates));
+    remarks.extend(ratios_apart(report));
+    let is_slow = |event: &RailEvent| event.what == RailEventKind::Slow;
+    let has_events = |it: &&BenchResult| has_rates || !it.events.iter().all(is_slow);
+    remarks.extend(report.results.iter().filter(has_events).flat_map(rail_events));
     remarks.extend(idle_rails(report));
     remarks.extend(left_by_plugins(report));
     remarks.extend(too_short_for_plugins(report));
@@ -51,8 +50,8 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
     if report.config.get("auth").is_some_and(|auth| auth.value == "none") {
         remarks.push("auth=none: anybody who reached the ports could have joined".to_owned());
     }
-    remarks.extend(far_from_the_median(report));
-    remarks.extend(few_transfers(report));
+    remarks.extend(far_from_the_median(report).filter(|_| has_rates));
+    remarks.extend(few_transfers(report).filter(|_| has_rates));
     remarks.extend(bindings_of_no_rail(report));
     remarks.extend(not_tried(report));
     if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
@@ -65,7 +64,127 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
     remarks
 }
 
-/// Rails that the verdict does not name already: it does where they are the limit, or are down.
+/// Returns a line for each rail with events, for the first [`NAMED_MAX`] rails.
+fn rail_events(result: &BenchResult) -> Vec<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for event in &result.events {
+        if !names.contains(&&*event.rail) {
+            names.push(&event.rail);
+        }
+    }
+    let size = show_size(result.size_bytes);
+    let mut lines: Vec<String> =
+        names.iter().take(NAMED_MAX).map(|name| history(result, name, &size)).collect();
+    if names.len() > NAMED_MAX {
+        lines.push(format!(
+            "{} more rails had events at {size}: `events` in the JSON has them",
+            names.len() - NAMED_MAX
+        ));
+    }
+    lines
+}
+
+/// Returns a line such as `rail1: down at 4.5 s in round 4 of 4MiB (at both ends), back in round 5; 10 chunks sent
+/// again`.
+fn history(result: &BenchResult, name: &str, size: &str) -> String {
+    let of_rail = || result.events.iter().filter(|event| event.rail == name);
+    let mut parts: Vec<String> = Vec::new();
+    let mut is_first = true;
+    let mut told: BTreeSet<(u32, &str)> = BTreeSet::new();
+    for event in of_rail() {
+        let (word, round) = match event.what {
+            RailEventKind::Down => ("down", event.round),
+            RailEventKind::Back => ("back", event.round),
+            RailEventKind::Slow => ("slow, with less than half of its usual share", event.round),
+            RailEventKind::Resent => continue,
+        };
+        // Both ends may report the same event.
+        if !told.insert((round, word)) {
+            continue;
+        }
+        let at = match event.what {
+            RailEventKind::Down => format!("{word} at {:.1} s in round {round}", event.at_s),
+            _ => format!("{word} in round {round}"),
+        };
+        let of = if is_first { format!(" of {size}") } else { String::new() };
+        is_first = false;
+        let is_same = |other: &&RailEvent| (other.round, other.what) == (round, event.what);
+        let ends: BTreeSet<&str> = of_rail().filter(is_same).map(|it| &*it.end).collect();
+        let place = match (event.what, ends.len(), ends.contains("here")) {
+            (RailEventKind::Down, 2, _) => " (at both ends)",
+            (RailEventKind::Down, _, true) => " (here)",
+            (RailEventKind::Down, ..) => " (at the other side)",
+            _ => "",
+        };
+        parts.push(at + &of + place);
+    }
+    let is_resent = |event: &&RailEvent| event.what == RailEventKind::Resent;
+    let resent: u64 = of_rail().filter(is_resent).map(|event| event.count).sum();
+    let resent = match (resent, of_rail().find(is_resent)) {
+        (1.., Some(event)) if is_first => {
+            vec![format!(
+                "{} sent again, the first in round {} of {size}",
+                counted(resent, "chunk"),
+                event.round
+            )]
+        }
+        (1.., _) => vec![format!("{} sent again", counted(resent, "chunk"))],
+        (0, _) => Vec::new(),
+    };
+    let parts = [parts.join(", ")].into_iter().filter(|part| !part.is_empty()).chain(resent);
+    format!("{name}: {}", parts.collect::<Vec<_>>().join("; "))
+}
+
+/// Remarks on a single round, unless the run was interrupted: its note already gives the number of rounds.
+fn one_round(report: &BenchReport) -> Option<String> {
+    let is_one = |result: &BenchResult| !result.ping_pong && result.samples.len() == 1;
+    let sizes = sizes(report, is_one).filter(|_| !report.interrupted)?;
+    Some(format!("1 round of {sizes}: no spread is known; give --rounds 5"))
+}
+
+/// Remarks on ratios that contradict their columns. A ratio is a median over the rounds, and each column is a separate
+/// median, so they differ if the machine changes between the turns.
+fn ratios_apart(report: &BenchReport) -> Vec<String> {
+    let remark = |result: &BenchResult, ratio: f64, columns: f64, rounds: usize| {
+        let shown = [ratio, columns].map(show_ratio);
+        let contradict = (ratio - 1.0) * (columns - 1.0) < 0.0 && shown[0] != shown[1];
+        let text = || {
+            let [ratio, columns] = shown;
+            format!(
+                "{}: the turns' ratios have the median {ratio}, the two columns {columns}: the machine changed \
+                 between the turns; give --rounds {}",
+                show_size(result.size_bytes),
+                rounds.saturating_mul(3)
+            )
+        };
+        (contradict || (columns / ratio - 1.0).abs() > APART_SHARE).then(text)
+    };
+    let mut remarks = Vec::new();
+    for result in &report.results {
+        if let Some(raw) = &result.against {
+            let columns = match (result.ping_pong, result.latency_us, raw.raw_latency_us) {
+                (false, ..) => result.gb_per_s / raw.raw_gb_per_s,
+                (true, Some(ours), Some(theirs)) => ours.p50 / theirs.p50,
+                (true, ..) => raw.ratio,
+            };
+            remarks.extend(remark(result, raw.ratio, columns, raw.samples.len()));
+        }
+        if let Some(alone) = &result.alone {
+            let columns = result.gb_per_s / alone.sum_gb_per_s;
+            remarks.extend(remark(result, alone.ratio, columns, result.samples.len()));
+        }
+        for one in &result.baselines {
+            let columns = result.gb_per_s / one.gb_per_s;
+            remarks.extend(remark(result, one.ratio, columns, one.samples_gb_per_s.len()));
+        }
+    }
+    remarks
+}
+
+/// Maximum difference between the median of the ratios and the ratio of the medians, as a share.
+const APART_SHARE: f64 = 0.1;
+
+/// Remarks on idle rails that the verdict does not already name as the limit or as down.
 fn idle_rails(report: &BenchReport) -> Option<String> {
     let is_idle = |result: &BenchResult, rail: &RailShare| {
         let all = bytes_on_rails(result) as f64;
@@ -85,12 +204,12 @@ fn idle_rails(report: &BenchReport) -> Option<String> {
     ))
 }
 
-/// A rail with less than this part of what each would carry, were all alike, stands idle; a slow one does not.
+/// Share of an even part of the bytes below which a rail counts as idle. A rail that is only slow carries more.
 const IDLE_SHARE: f64 = 0.04;
-/// With this a verdict says how many rails had work.
+/// Words of a verdict that reports how many rails had work.
 const BUSY_RAILS: &str = "rails busy";
 
-/// Rails of which that holds at any size, each once.
+/// Returns the rails that fulfil the condition at any size, each once.
 fn rails(
     report: &BenchReport,
     is_meant: impl Fn(&BenchResult, &RailShare) -> bool,
@@ -100,7 +219,7 @@ fn rails(
     rails.filter(|(result, rail)| is_meant(result, rail)).map(|(_, rail)| &*rail.name).collect()
 }
 
-/// `rail0, rail1 and 62 more`.
+/// Formats names such as `rail0, rail1 and 62 more`.
 fn named(rails: &BTreeSet<&str>) -> String {
     let names: Vec<&str> = rails.iter().copied().take(NAMED_MAX).collect();
     let more = rails.len() - names.len();
@@ -110,7 +229,7 @@ fn named(rails: &BTreeSet<&str>) -> String {
 
 const NAMED_MAX: usize = 4;
 
-/// The payload of a hosted plugin takes TCP where the plugin can't, and the figures are those of TCP then.
+/// Remarks on payload that a hosted plugin left to TCP. The rates are then those of TCP.
 fn left_by_plugins(report: &BenchReport) -> Option<String> {
     let hosted = |result: &BenchResult| {
         let mut all = (0, 0);
@@ -133,10 +252,10 @@ fn left_by_plugins(report: &BenchReport) -> Option<String> {
     ))
 }
 
-/// Shorter pieces take the rail's TCP connection in any case.
+/// Minimum size in bytes of pieces that a plugin carries. Shorter ones always use the rail's TCP connection.
 const CARRIED_FROM: u64 = 4 << 10;
 
-/// Where such pieces are all that was sent, the plugin has no part in the figures.
+/// Remarks on sizes whose pieces are all that short: the plugin has no part in their results.
 fn too_short_for_plugins(report: &BenchReport) -> Option<String> {
     let is_short = |result: &BenchResult| {
         result.size_bytes < CARRIED_FROM && result.rails.iter().any(|rail| rail.hosted)
@@ -147,10 +266,10 @@ fn too_short_for_plugins(report: &BenchReport) -> Option<String> {
     ))
 }
 
-/// Bindings may name interfaces that other machines have; here they bind nothing.
+/// Remarks on bindings whose interfaces have no rail. They may be meant for other machines, and bind nothing here.
 fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
     let rails = || report.results.iter().flat_map(|result| &result.rails);
-    // A hosted rail goes by its device, or by the interface of its connection, of which a report says nothing.
+    // A hosted rail is named by its device or by its connection's interface, which reports don't contain.
     if rails().any(|rail| rail.hosted) {
         return None;
     }
@@ -172,7 +291,7 @@ fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
     (!rails.is_empty() && !idle.is_empty()).then(text)
 }
 
-/// Settings that somebody chose may be what is slow.
+/// Remarks on settings that the user chose, because they may be what is slow.
 fn not_tried(report: &BenchReport) -> Option<String> {
     if report.results.iter().any(|result| !result.tried.is_empty()) {
         return None;
@@ -192,7 +311,7 @@ fn not_tried(report: &BenchReport) -> Option<String> {
     (!chosen.is_empty()).then(text)
 }
 
-/// A longest transfer that is worth a remark, in medians.
+/// Minimum duration of the longest transfer that is worth a remark, in medians.
 const FAR: f64 = 20.0;
 
 fn far_from_the_median(report: &BenchReport) -> Option<String> {
@@ -208,14 +327,14 @@ fn far_from_the_median(report: &BenchReport) -> Option<String> {
     ))
 }
 
-/// How many medians the longest transfer took, if these are too many.
+/// Returns the longest transfer in medians, if it is worth a remark.
 fn far_max(result: &BenchResult) -> Option<f64> {
     let latency = result.latency_us?;
     let factor = latency.max / latency.p50;
     (factor > FAR).then_some(factor)
 }
 
-/// Of fewer, p99.9 is the longest.
+/// Minimum number of transfers for p99.9. With fewer, p99.9 is the longest transfer.
 const FEW: u64 = 1000;
 
 fn few_transfers(report: &BenchReport) -> Option<String> {
@@ -227,14 +346,18 @@ fn few_transfers(report: &BenchReport) -> Option<String> {
     Some(format!("p99.9 of {count} transfers is their longest ({sizes}): give more --time"))
 }
 
-/// CPU time of others that is worth a remark; the softirqs of our own traffic stay below.
+/// Minimum share of CPU time of other programs that is worth a remark. The softirqs of the transfer's own traffic stay
+/// below it.
 const OTHERS_SHARE: f64 = 0.4;
-/// Half the distance between the slowest and the fastest sample, in percent of the median.
+/// Minimum distance that is worth a remark: half of that between the slowest and the fastest sample, in percent of the
+/// median.
 const WIDE_PERCENT: f64 = 20.0;
 
 fn sizes(report: &BenchReport, is_touched: impl Fn(&BenchResult) -> bool) -> Option<String> {
     let touched = report.results.iter().filter(|result| is_touched(result));
-    let touched: Vec<String> = touched.map(|result| show_size(result.size_bytes)).collect();
+    let mut touched: Vec<String> = touched.map(|result| show_size(result.size_bytes)).collect();
+    // A size may have a result for each direction.
+    touched.dedup();
     match touched.as_slice() {
         [] => None,
         [first, .., last] if touched.len() > SIZES_MAX => Some(format!("{first} to {last}")),
@@ -244,7 +367,7 @@ fn sizes(report: &BenchReport, is_touched: impl Fn(&BenchResult) -> bool) -> Opt
 
 const SIZES_MAX: usize = 5;
 
-/// The part of the machine's CPU time that was neither idle nor ours; 0 where it is not known.
+/// Returns the share of the machine's CPU time that was neither idle nor used by this run's processes; 0 if unknown.
 fn others_share(report: &BenchReport, result: &BenchResult) -> f64 {
     let same_host = report.peer.as_ref().is_some_and(|peer| peer.same_host);
     let others = result.samples.iter().filter_map(|sample| {
@@ -255,11 +378,7 @@ fn others_share(report: &BenchReport, result: &BenchResult) -> f64 {
     Spread::of(others).map_or(0.0, |others| others.median)
 }
 
-fn resent_chunks(result: &BenchResult) -> u64 {
-    result.rails.iter().map(|rail| rail.resent_chunks).sum()
-}
-
-/// Whether the bytes were meant to lie in shared memory.
+/// Whether the path of the bytes was shared memory.
 fn is_shared(result: &BenchResult) -> bool {
     result.path.as_ref().is_some_and(|path| path.taken == PathKind::Shared.name())
 }
@@ -272,7 +391,7 @@ fn bytes_on_rails(result: &BenchResult) -> u64 {
 mod tests {
     use polyrail_report::{LatencyUs, PathTaken};
 
-    use super::super::render::tests::report;
+    use super::super::render::tests::{report, sample};
     use super::*;
 
     #[test]
@@ -284,16 +403,85 @@ mod tests {
     }
 
     #[test]
-    fn wide_samples_and_resent_chunks_are_remarked_with_their_sizes() {
-        let mut report = report(2, false);
-        report.results[1].rails[0].resent_chunks = 3;
+    fn wide_samples_are_remarked_with_their_sizes() {
+        let report = report(2, false);
         let remarks = remarks(&report);
         assert!(
             remarks[0].starts_with("the samples lie far apart (1GiB, 1000003B)"),
             "{remarks:?}"
         );
-        let text = "3 chunks were sent again because flows of 127.0.0.1 died or stalled (1000003B)";
-        assert!(remarks[1].starts_with(text), "{remarks:?}");
+    }
+
+    #[test]
+    fn what_happened_to_a_rail_is_a_line_with_the_rounds() {
+        use RailEventKind::{Back, Down, Resent, Slow};
+        let event = |end: &str, what, round: u32, count| RailEvent {
+            rail: "rail1".into(),
+            end: end.into(),
+            what,
+            at_s: f64::from(round) + 0.5,
+            round,
+            count,
+            because: None,
+        };
+        let told = |events: &[RailEvent]| {
+            let mut report = report(2, false);
+            report.results[0].events = events.to_vec();
+            let lines = rail_events(&report.results[0]);
+            assert!(lines.iter().all(|line| remarks(&report).contains(line)), "{lines:?}");
+            lines
+        };
+        let both = |what, round| [event("here", what, round, 1), event("there", what, round, 1)];
+        let mut cut = both(Down, 4).to_vec();
+        cut.push(event("here", Resent, 4, 10));
+        cut.extend(both(Back, 5));
+        let text = "rail1: down at 4.5 s in round 4 of 1GiB (at both ends), back in round 5; 10 chunks sent again";
+        assert_eq!(told(&cut), [text]);
+        let resent = [event("here", Resent, 2, 1), event("here", Resent, 3, 2)];
+        assert_eq!(told(&resent), ["rail1: 3 chunks sent again, the first in round 2 of 1GiB"]);
+        let text = "rail1: slow, with less than half of its usual share in round 2 of 1GiB, down at 3.5 s in round 3 (at the \
+                    other side)";
+        assert_eq!(told(&[event("here", Slow, 2, 1), event("there", Down, 3, 1)]), [text]);
+        let many: Vec<RailEvent> = (0..9)
+            .map(|rail| RailEvent { rail: format!("r{rail}"), ..event("here", Resent, 1, 1) })
+            .collect();
+        let lines = told(&many);
+        assert_eq!(
+            (lines.len(), &*lines[4]),
+            (5, "5 more rails had events at 1GiB: `events` in the JSON has them")
+        );
+    }
+
+    #[test]
+    fn one_round_is_remarked_unless_an_interrupted_run_says_so() {
+        let mut report = report(2, false);
+        assert_eq!(one_round(&report), None);
+        report.results[1].samples = vec![sample()];
+        let text = "1 round of 1000003B: no spread is known; give --rounds 5";
+        assert_eq!(one_round(&report).as_deref(), Some(text));
+        assert!(remarks(&report).contains(&text.to_owned()));
+        report.interrupted = true;
+        assert_eq!(one_round(&report), None);
+    }
+
+    #[test]
+    fn a_ratio_that_its_columns_contradict_is_remarked() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.alone = None);
+        let told = |report: &mut BenchReport, ratio: f64, theirs: f64| {
+            let result = &mut report.results[0];
+            result.gb_per_s = 1.67;
+            let raw = result.against.as_mut().unwrap();
+            (raw.ratio, raw.raw_gb_per_s) = (ratio, theirs);
+            ratios_apart(report)
+        };
+        // 1.67 / 1.87 is 0.89.
+        assert_eq!(told(&mut report, 0.95, 1.87), Vec::<String>::new());
+        let text = "1GiB: the turns' ratios have the median 1.05, the two columns 0.89: the machine changed between \
+                    the turns; give --rounds 6";
+        assert_eq!(told(&mut report, 1.05, 1.87), [text]);
+        assert_eq!(told(&mut report, 0.75, 1.87).len(), 1, "more than a tenth");
+        assert_eq!(told(&mut report, 1.001, 1.671), Vec::<String>::new(), "both are shown as 1.00");
     }
 
     #[test]

@@ -1,18 +1,24 @@
-//! The report for people.
+//! Report for people.
 
 use polyrail_report::{
     Align, BenchReport, BenchResult, MemoryPlace, Placement, RailShare, RatioInterval, Table,
     Tried, counted, sentences, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
+    show_spread,
 };
 
+use super::fit::fit_text;
 use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
 use crate::cmd::bench::options::{Placed, UNPROTECTED};
 
-/// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
+/// Formats the tables, the limit of each size, and the remarks. Sentences are wrapped to the width in columns, if
+/// given.
 pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
     let Some(first) = report.results.first() else { return String::new() };
+    if let Some(fit) = &report.fit {
+        return fit_text(report, fit, width);
+    }
     let is_latency = first.ping_pong;
     let mut text = heading(report, first, is_latency);
     text += &memory(report, first, explain_path, width);
@@ -56,7 +62,7 @@ fn heading(report: &BenchReport, first: &BenchResult, is_latency: bool) -> Strin
     let chunk = setting("chunk_bytes").parse().map_or(String::new(), show_size);
     let protection = report.protection;
     if first.path.as_ref().is_some_and(|path| path.taken != TCP) {
-        // No setting protects what takes no rail.
+        // No setting protects payload that takes no rail.
         let proof = protection.map_or(String::new(), |found| format!("proof: {}\n", found.proof));
         return format!("{}\n{proof}\n", what.join(", "));
     }
@@ -76,7 +82,7 @@ fn setting(report: &BenchReport, name: &str) -> String {
     value.map_or(String::new(), |value| value.to_string().trim_matches('"').to_owned())
 }
 
-/// Where the bytes lay and which way they took, unless nobody would expect anything else.
+/// Describes the places of the bytes and their path, unless they are as expected.
 fn memory(
     report: &BenchReport,
     first: &BenchResult,
@@ -88,7 +94,7 @@ fn memory(
     let mut text = String::new();
     let has_device = ends.into_iter().flatten().any(|memory| memory.device.is_some());
     let is_tcp = first.path.as_ref().is_none_or(|path| path.taken == TCP);
-    // Shared memory was asked for, and host memory can't have it; or a single copy is possible.
+    // The user chose shared memory and host memory can't have it, or a single copy is possible.
     if has_device || !is_tcp || setting(report, "path") == "shared" {
         let [here, there] = ends.map(|memory| memory.map_or_else(String::new, MemoryPlace::text));
         text += &format!("memory: here {here}\n        there {there}\n");
@@ -104,7 +110,7 @@ fn memory(
     if text.is_empty() { text } else { text + "\n" }
 }
 
-/// Names that fit on a line.
+/// Shortens the names to fit on a line.
 fn abridged(names: &[&str]) -> String {
     match names {
         [first, .., last] if names.len() > 3 => format!("{first} … {last}"),
@@ -129,7 +135,7 @@ fn rates(report: &BenchReport) -> Table {
             show_size(result.size_bytes),
             show_rate(result.transfers_per_s),
             show_gb_per_s(result.gb_per_s),
-            format!("{:.1}", result.spread_gb_per_s.half_range_percent()),
+            show_spread(&result.spread_gb_per_s, result.samples.len()),
             micros(result.latency_us, |latency| latency.p50),
             micros(result.latency_us, |latency| latency.p99),
             micros(result.latency_us, |latency| latency.p999),
@@ -165,7 +171,7 @@ fn latencies(report: &BenchReport) -> Table {
     table
 }
 
-/// One line that says where threads ran, and with `--verbose-bindings` one for each.
+/// Describes the CPUs of the threads in a line, and with `--verbose-bindings` in a line for each thread.
 fn threads(placement: &Placement, is_verbose: bool, width: Option<usize>) -> String {
     let moves: u64 = placement.threads.iter().map(|thread| thread.migrations).sum();
     let who = Placed::words(placement.by, &placement.why);
@@ -208,14 +214,14 @@ fn is_verbose(report: &BenchReport) -> bool {
     report.config.get("verbose_bindings").is_some_and(|setting| setting.value == true)
 }
 
-/// A sentence as a terminal of this width shows it.
+/// Wraps a sentence to the width of a terminal.
 fn wrapped(sentence: &str, width: Option<usize>) -> String {
     sentences(sentence, width) + "\n"
 }
 
 fn limits(report: &BenchReport, width: Option<usize>) -> String {
     let mut text = String::new();
-    // Most are the same at every size.
+    // Most lines are the same at every size.
     let mut rails: Vec<String> = Vec::new();
     for result in &report.results {
         let size = show_size(result.size_bytes);
@@ -232,7 +238,7 @@ fn limits(report: &BenchReport, width: Option<usize>) -> String {
     rails.iter().fold(text, |text, line| text + &wrapped(line, width))
 }
 
-/// What the changes that were tried come to, in a line.
+/// Summarizes the changes that were tried, in a line.
 fn why(result: &BenchResult) -> Option<String> {
     if result.tried.is_empty() {
         return None;
@@ -266,7 +272,7 @@ fn why(result: &BenchResult) -> Option<String> {
     Some(format!("why at {size}: none of {count} is shown to make it faster{again}"))
 }
 
-/// Each rail's part in per cent; of many rails the least and the most.
+/// Formats the share of each rail in percent; of many rails only the least and the greatest.
 fn shares(rails: &[RailShare]) -> String {
     let percent = |share: f64| format!("{:.0}", share * 100.0);
     if rails.iter().all(|rail| rail.bytes == 0) {
@@ -284,9 +290,9 @@ fn shares(rails: &[RailShare]) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use polyrail_report::{
-        AgainstAlone, AgainstRaw, Host, LatencyUs, Limit, LimitKind, LoneRail, PathTaken,
-        PayloadProtection, PlacedBy, PlacedThread, Protection, ProvenBy, RunHead, SCHEMA_VERSION,
-        Setting, Spread,
+        AgainstAlone, AgainstRaw, AgainstSample, Host, LatencyUs, Limit, LimitKind, LoneRail,
+        PathTaken, PayloadProtection, PeerSample, PlacedBy, PlacedThread, Protection, ProvenBy,
+        RunHead, SCHEMA_VERSION, Sample, Setting, Spread,
     };
 
     use super::*;
@@ -302,6 +308,12 @@ pub(crate) mod tests {
             resent_chunks: 0,
             carried_bytes: 0,
             hosted: false,
+        };
+        let raw = AgainstSample {
+            bytes: 1 << 30,
+            seconds: 1.0,
+            local_cpu_seconds: 0.1,
+            peer_cpu_seconds: 0.1,
         };
         BenchResult {
             size_bytes,
@@ -329,12 +341,15 @@ pub(crate) mod tests {
             path: None,
             rescues: None,
             rails: (0..rails).map(rail).collect(),
+            events: Vec::new(),
             cpu_seconds_per_gb: Some(0.1234),
             against: Some(AgainstRaw {
                 raw_gb_per_s: 123.456,
                 ratio: 0.987,
+                spread_ratio: Some(Spread { median: 0.987, min: 0.95, max: 1.02 }),
                 raw_cpu_seconds_per_gb: Some(0.1111),
                 cpu_ratio: Some(1.111),
+                spread_cpu_ratio: Some(Spread { median: 1.111, min: 1.08, max: 1.15 }),
                 raw_latency_us: Some(LatencyUs {
                     min: 1.0,
                     p50: 12.3,
@@ -345,16 +360,17 @@ pub(crate) mod tests {
                 flows: 16,
                 chunk_bytes: 1 << 20,
                 congestion: "cubic".into(),
-                samples: Vec::new(),
+                samples: vec![raw.clone(), raw],
             }),
             alone: Some(AgainstAlone {
                 sum_gb_per_s: 130.0,
                 ratio: 0.95,
+                spread_ratio: Some(Spread { median: 0.95, min: 0.94, max: 0.96 }),
                 rails: (0..rails)
                     .map(|_| LoneRail {
                         name: "x".into(),
                         gb_per_s: 12.34,
-                        samples_gb_per_s: Vec::new(),
+                        samples_gb_per_s: vec![12.3, 12.4],
                     })
                     .collect(),
             }),
@@ -363,6 +379,22 @@ pub(crate) mod tests {
             limit: Limit { verdict: LimitKind::Memory, because: "because".into() },
             tried: Vec::new(),
             samples: Vec::new(),
+        }
+    }
+
+    pub(crate) fn sample() -> Sample {
+        Sample {
+            started_unix_ms: 1_700_000_000_000,
+            transfers: 10,
+            bytes: 10 << 20,
+            seconds: 0.5,
+            local_cpu_seconds: 0.1,
+            machine_busy_share: None,
+            p50_us: None,
+            p99_us: None,
+            window_full_share: 0.0,
+            socket_full_share: 0.0,
+            peer: PeerSample::default(),
         }
     }
 
@@ -393,6 +425,7 @@ pub(crate) mod tests {
             protection: None,
             results: vec![result(1 << 30, rails, ping_pong), result(1_000_003, rails, ping_pong)],
             limit: None,
+            fit: None,
             samples_file: None,
             interrupted: false,
         }
@@ -409,7 +442,7 @@ pub(crate) mod tests {
                 let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
                 assert!(widest <= width, "{widest} columns:\n{text}");
             }
-            // A program that reads it finds a sentence in a line.
+            // A program that reads the text finds each sentence on one line.
             let unbroken = text(&report, false, None);
             assert!(unbroken.contains(report.head.notes[0].trim_end()), "{unbroken}");
         }
@@ -423,8 +456,11 @@ pub(crate) mod tests {
             "1.23M",
             "25/25/25/25",
             "0.123",
-            "0.99",
-            "1.11",
+            "0.99 (0.95 to 1.02), undecided",
+            "1.11 (1.08 to 1.15)",
+            "0.95 (0.94 to 0.96)",
+            "rate ×",
+            "CPU ×",
             "limit at 1GiB: memory: because",
             "note: something",
         ] {
@@ -484,8 +520,24 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn one_round_has_no_spread_and_decides_nothing() {
+        let mut report = report(4, false);
+        report.results.truncate(1);
+        report.results[0].against.as_mut().unwrap().samples.truncate(1);
+        let text = text(&report, false, None);
+        let row = text.lines().find(|line| line.starts_with("1GiB ")).unwrap();
+        assert_eq!(row.split_whitespace().nth(3), Some("–"), "{text}");
+        assert!(text.contains("0.99, one round") && !text.contains("undecided"), "{text}");
+        report.results[0].samples = vec![sample(), sample()];
+        let text = super::text(&report, false, None);
+        let row = text.lines().find(|line| line.starts_with("1GiB ")).unwrap();
+        assert_eq!(row.split_whitespace().nth(3), Some("40.5"), "{text}");
+    }
+
+    #[test]
     fn a_ping_pong_shows_times_and_no_rates() {
         let text = text(&report(1, true), false, None);
+        assert!(text.contains("time ×"), "{text}");
         assert!(text.contains("p99.9") && !text.contains("Gbit/s"), "{text}");
     }
 

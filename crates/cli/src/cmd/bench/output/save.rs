@@ -1,5 +1,5 @@
-//! Where the report goes: files that are written after every size, so that nothing measured is
-//! lost, and standard output at the end.
+//! Destinations of the report: files that are written after every size, so that no measurement is lost, and standard
+//! output at the end.
 
 use std::fs::File;
 use std::io;
@@ -18,16 +18,17 @@ use crate::reports::{self, Form, is_stdout, json, write};
 use crate::stdout::{columns, complain};
 use crate::unwritten::Unwritten;
 
-/// The places that were asked for. `-` is standard output.
+/// Requested destinations. `-` is standard output.
 pub(crate) struct Output {
     json: Option<PathBuf>,
-    /// The JSON takes the place of the report of the last run.
+    /// The JSON replaces the report of the last run.
     is_last: bool,
     csv: Option<PathBuf>,
 }
 
 impl Output {
-    /// Makes sure that the files can be written. The report of the last run is not worth a failure.
+    /// Checks that the files can be written. If the report of the last run can't be written, the run continues without
+    /// one.
     pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, Fault> {
         let json = match report {
             Report::To(path) => Some(open(path)?),
@@ -51,16 +52,17 @@ impl Output {
         Ok(Self { json, is_last: matches!(report, Report::Last), csv })
     }
 
-    /// Writes the files as far as the report goes.
+    /// Writes the files with the report so far.
     pub(crate) fn save(&self, report: &BenchReport) -> Result<(), Fault> {
         let mut forms = self.forms(report)?.into_iter();
         forms.try_for_each(|form| write(form.path, &form.text))
     }
 
-    /// Writes the files, and prints the text for people, unless a program gets its place.
+    /// Writes the files, and prints the text for people on standard output. If a program reads standard output, the
+    /// text goes to standard error.
     pub(crate) fn show(&self, report: &BenchReport, explain_path: bool) -> Result<(), Fault> {
         let forms = self.forms(report)?;
-        // Then people read standard error.
+        // People then read standard error.
         let is_for_programs = forms.iter().any(|form| is_stdout(form.path));
         let terminal = if is_for_programs { Term::stderr() } else { Term::stdout() };
         let mut text = render::text(report, explain_path, columns(&terminal));
@@ -74,11 +76,11 @@ impl Output {
 
     fn forms(&self, report: &BenchReport) -> Result<Vec<Form<'_>>, Fault> {
         let (is_measured, mut forms) = (!report.results.is_empty(), Vec::new());
-        // The last report with figures stays after a run without any.
+        // A run without results does not replace the last report with results.
         if let Some(path) = self.json.as_deref().filter(|_| is_measured || !self.is_last) {
             forms.push(Form { name: "JSON", path, text: json(report)? });
         }
-        // Headings alone would take the place of an older run.
+        // Headings alone must not replace the results of an older run.
         if let Some(path) = self.csv.as_deref().filter(|path| is_measured || is_stdout(path)) {
             forms.push(Form { name: "CSV", path, text: report.csv() });
         }
@@ -94,12 +96,12 @@ fn open(path: &Path) -> Result<PathBuf, Fault> {
     Ok(path.into())
 }
 
-/// The file that samples go to; without a name, that of the last run, in [`state_folder`].
+/// Opens the file for samples. Without a name, replaces that of the last run in [`state_folder`].
 pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), Fault> {
     let Some(path) = path else {
         let path = own_state_folder()?.join(LAST_SAMPLES);
         let failed = Unwritten::at(&path);
-        // A bench that still runs goes on with its own file, which then has no name.
+        // A bench that is still running keeps writing to its file, which then has no name.
         files::replace(&path, b"").map_err(&failed)?;
         let file = files::open_to_write(&path, Opening::Write, 0o666).map_err(failed)?;
         return Ok((path, file));
@@ -110,7 +112,7 @@ pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), Fault>
 
 const LAST_SAMPLES: &str = "bench-samples.jsonl";
 
-/// [`state_folder`], which is made if it is not there.
+/// Returns [`state_folder`], and creates it if it is missing.
 fn own_state_folder() -> Result<PathBuf, Unwritten> {
     let Some(path) = state_folder() else {
         let failed = Unwritten::at("~/.local/state/polyrail".as_ref());
@@ -123,8 +125,16 @@ fn own_state_folder() -> Result<PathBuf, Unwritten> {
     Ok(path)
 }
 
-/// Makes sure that a folder is there, is this user's and can be written. Another user may have placed a link of
-/// its name.
+/// Returns [`state_folder`] if an earlier run of this user created it.
+pub(crate) fn kept_state_folder() -> Option<PathBuf> {
+    let path = state_folder().filter(|path| path.is_dir())?;
+    let user = rustix::process::geteuid().as_raw();
+    files::require_trusted(&path).and_then(|()| own_folder(&path, user)).ok()?;
+    Some(path)
+}
+
+/// Creates the folder if it is missing, and checks that it belongs to this user and can be written. Another user may
+/// have placed a link with its name.
 fn own_folder(path: &Path, user: u32) -> io::Result<()> {
     files::make_folders(path, 0o700)?;
     let found = path.symlink_metadata()?;

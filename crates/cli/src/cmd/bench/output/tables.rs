@@ -1,8 +1,8 @@
-//! The report's tables of what was measured in turn with the engine.
+//! Report tables of the rivals that took turns with the engine.
 
 use polyrail_report::{
     Align, BenchReport, RatioInterval, Spread, Table, Tried, show_gb_per_s, show_micros,
-    show_ratio, show_size,
+    show_ratio, show_ratio_range, show_size, show_spread,
 };
 
 use super::words::{SHARES_MAX, micros, plural};
@@ -18,37 +18,42 @@ pub(crate) fn against_raw(report: &BenchReport, is_latency: bool) -> Option<Tabl
         table
             .column("p50", Align::Right)
             .column(format!("p50 of {sockets}"), Align::Right)
-            .column("ratio", Align::Right)
+            .column("time ×", Align::Left)
     } else {
         table
             .column("GB/s", Align::Right)
             .column(format!("GB/s of {sockets}"), Align::Right)
-            .column("ratio", Align::Right)
-            .column("CPU s/GB", Align::Right)
-            .column("theirs", Align::Right)
-            .column("ratio", Align::Right)
+            .column("rate ×", Align::Left)
+            .column("CPU ×", Align::Left)
+            .column("their CPU s/GB", Align::Right)
     };
     for (result, raw) in pairs {
+        let rounds = raw.samples.len();
+        let shown = ratio(raw.ratio, raw.spread_ratio, rounds);
         if is_latency {
             table.row([
                 show_size(result.size_bytes),
                 micros(result.latency_us, |latency| latency.p50),
                 micros(raw.raw_latency_us, |latency| latency.p50),
-                show_ratio(raw.ratio),
+                shown,
             ]);
         } else {
             table.row([
                 show_size(result.size_bytes),
                 show_gb_per_s(result.gb_per_s),
                 show_gb_per_s(raw.raw_gb_per_s),
-                show_ratio(raw.ratio),
-                result.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
+                shown,
+                raw.cpu_ratio.map_or(String::new(), |cpu| ratio(cpu, raw.spread_cpu_ratio, rounds)),
                 raw.raw_cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
-                raw.cpu_ratio.map_or(String::new(), show_ratio),
             ]);
         }
     }
     Some(table)
+}
+
+/// Formats the median of the rounds' ratios, with their range if the report has it.
+fn ratio(median: f64, spread: Option<Spread>, rounds: usize) -> String {
+    spread.map_or_else(|| show_ratio(median), |spread| show_ratio_range(&spread, rounds))
 }
 
 pub(crate) fn against_alone(report: &BenchReport) -> Option<Table> {
@@ -56,11 +61,12 @@ pub(crate) fn against_alone(report: &BenchReport) -> Option<Table> {
         .column("size", Align::Right)
         .column("GB/s", Align::Right)
         .column("sum of each rail alone", Align::Right)
-        .column("ratio", Align::Right)
+        .column("rate ×", Align::Left)
         .column("each alone", Align::Left);
     let mut is_empty = true;
     for result in &report.results {
         let Some(alone) = &result.alone else { continue };
+        let rounds = alone.rails.iter().map(|rail| rail.samples_gb_per_s.len()).min();
         let rails: Vec<f64> = alone.rails.iter().map(|rail| rail.gb_per_s).collect();
         let each = if rails.len() > SHARES_MAX {
             let edges = Spread::of(rails);
@@ -74,7 +80,7 @@ pub(crate) fn against_alone(report: &BenchReport) -> Option<Table> {
             show_size(result.size_bytes),
             show_gb_per_s(result.gb_per_s),
             show_gb_per_s(alone.sum_gb_per_s),
-            show_ratio(alone.ratio),
+            ratio(alone.ratio, alone.spread_ratio, rounds.unwrap_or(0)),
             each,
         ]);
         is_empty = false;
@@ -92,10 +98,11 @@ pub(crate) fn baselines(report: &BenchReport) -> Option<Table> {
         .column("±%", Align::Right)
         .column("p50", Align::Right)
         .column("CPU s/GB", Align::Right)
-        .column("ratio", Align::Right);
+        .column("rate ×", Align::Left);
     let mut is_empty = true;
     for result in &report.results {
         for baseline in &result.baselines {
+            let rounds = baseline.samples_gb_per_s.len();
             let is_timed = baseline.p50_us.is_some();
             table.row([
                 show_size(result.size_bytes),
@@ -103,10 +110,10 @@ pub(crate) fn baselines(report: &BenchReport) -> Option<Table> {
                 micros(result.latency_us.filter(|_| is_timed), |latency| latency.p50),
                 baseline.name.clone(),
                 show_gb_per_s(baseline.gb_per_s),
-                format!("{:.1}", baseline.spread_gb_per_s.half_range_percent()),
+                show_spread(&baseline.spread_gb_per_s, rounds),
                 baseline.p50_us.map_or(String::new(), show_micros),
                 baseline.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
-                show_ratio(baseline.ratio),
+                show_ratio_range(&baseline.spread_ratio, rounds),
             ]);
             is_empty = false;
         }
@@ -114,13 +121,13 @@ pub(crate) fn baselines(report: &BenchReport) -> Option<Table> {
     (!is_empty).then_some(table)
 }
 
-/// With `--why`.
+/// Returns the table of `--why`.
 pub(crate) fn tried(report: &BenchReport) -> Option<Table> {
     let mut table = Table::default()
         .column("size", Align::Right)
         .column("tried in turn", Align::Left)
         .column("GB/s", Align::Right)
-        .column("ratio", Align::Right)
+        .column("rate ×", Align::Right)
         .column("from", Align::Right)
         .column("to", Align::Right)
         .column("", Align::Left);
@@ -139,12 +146,12 @@ pub(crate) fn tried(report: &BenchReport) -> Option<Table> {
     rows().next().map(|_| table)
 }
 
-/// An end of the interval; empty for what was not measured again.
+/// Formats an end of the interval. Empty for changes that were not measured again.
 fn end(tried: &Tried, end: impl Fn(RatioInterval) -> f64) -> String {
     tried.interval.map_or(String::new(), |interval| show_ratio(end(interval)))
 }
 
-/// Nothing for what was not measured again.
+/// Names the verdict. Empty for changes that were not measured again.
 fn verdict(tried: &Tried) -> &'static str {
     match tried.interval {
         None => "",
@@ -169,7 +176,7 @@ pub(crate) fn sweep(report: &BenchReport) -> Option<Table> {
             row.channels.to_string(),
             row.flows.to_string(),
             show_gb_per_s(row.gb_per_s),
-            format!("{:.1}", row.spread_gb_per_s.half_range_percent()),
+            show_spread(&row.spread_gb_per_s, row.samples_gb_per_s.len()),
             row.cpu_seconds_per_gb.map_or(String::new(), show_gb_per_s),
         ]);
     }

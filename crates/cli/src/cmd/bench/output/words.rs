@@ -1,4 +1,4 @@
-//! Words and figures that several tables have.
+//! Words and numbers that several tables use.
 
 use polyrail_report::{LatencyUs, show_micros};
 
@@ -10,5 +10,5 @@ pub(crate) fn micros(latency: Option<LatencyUs>, part: impl Fn(&LatencyUs) -> f6
     latency.as_ref().map_or(String::new(), |latency| show_micros(part(latency)))
 }
 
-/// Of more rails than these only the least and the most are told.
+/// Maximum number of rails whose shares are all printed. With more rails, only the least and the greatest share are.
 pub(crate) const SHARES_MAX: usize = 6;

@@ -1,4 +1,4 @@
-//! The rival of copies between devices: the driver's own copy, as any program can call it.
+//! Rival for copies between devices: the driver's own copy, which any program can call.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::cmd::bench::memory::{Bank, Buffers, Needs};
 use crate::cmd::bench::options::{Layout, Piece, Schedule, Verify, not_devices};
 use crate::fault::Fault;
 
-/// Copies from the engine's own source to memory like its destination, in this process.
+/// Rival that copies from the engine's own source to memory like its destination, in this process.
 pub(crate) struct CudaRival {
     copy: DriverCopy,
-    /// By slot.
+    /// Pieces of each slot.
     spans: Vec<Vec<Span>>,
     dest: Buffers,
     size: u64,
@@ -25,7 +25,7 @@ pub(crate) struct CudaRival {
 }
 
 impl CudaRival {
-    /// `bank` is on the other end's device; `seed` is that of what is in `source`.
+    /// Sets up the rival. `bank` is on the other end's device; `seed` is that of the contents of `source`.
     pub(crate) fn open(
         engine: &Engine,
         source: &DeviceMemory,
@@ -49,7 +49,7 @@ impl CudaRival {
         Ok(rival)
     }
 
-    /// As many copies at a time as the engine has outstanding, and a wait for them.
+    /// Copies in batches of as many transfers as the engine has outstanding, and waits for each batch.
     fn move_all(&mut self, transfers: u64) -> Result<Histogram, Fault> {
         let mut times = Histogram::default();
         let mut batch = Vec::new();
@@ -93,7 +93,7 @@ impl Rival for CudaRival {
     }
 }
 
-/// The pieces of every slot.
+/// Returns the pieces of every slot.
 pub(crate) fn spans_of(layout: Layout) -> Vec<Vec<Span>> {
     let span = |piece: Piece| Span { from: piece.source, to: piece.dest, len: piece.len };
     (0..layout.slots).map(|slot| layout.pieces(slot).map(span).collect()).collect()

@@ -1,8 +1,7 @@
-//! The rival NCCL: two processes of its own for each of its modes, since NCCL reads its settings
-//! once in a process.
+//! Rival NCCL. Each of its modes has two separate processes, because NCCL reads its settings once per process.
 //!
-//! They are this program again. Each is told what to do in lines of JSON on its standard input, and
-//! answers in such lines. Lines that NCCL prints go to standard error.
+//! The processes run this program. They take orders as lines of JSON on standard input, and reply in such lines. Lines
+//! that NCCL prints go to standard error.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -19,18 +18,18 @@ use crate::fault::{Fault, Mismatch};
 use crate::interrupt::Interrupt;
 use crate::lines::LINE_MAX;
 
-/// What a process is to do first of all.
+/// First order of a process.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// 0 sends; both do with `bidir`.
+    /// Rank of the process. Rank 0 sends; both ranks send with `bidir`.
     pub(crate) rank: u8,
     pub(crate) layout: Layout,
     pub(crate) bidir: bool,
     pub(crate) verify: Verify,
-    /// The seed of the bytes that rank 0 sends; rank 1 uses the next seed.
+    /// Seed of the bytes that rank 0 sends. Rank 1 uses the next seed.
     pub(crate) seed: u64,
     pub(crate) library: Option<PathBuf>,
-    /// What to meet by, in hexadecimal; rank 0 makes it.
+    /// Identity by which both processes join, in hexadecimal. Rank 0 creates it.
     pub(crate) id: Option<String>,
 }
 
@@ -52,11 +51,11 @@ pub(crate) enum Reply {
     Failed(Fault),
 }
 
-/// A mode that is set up: its two processes.
+/// Mode that is set up, with its two processes.
 pub(crate) struct NcclRival {
     ranks: Ranks,
     layout: Layout,
-    /// Directions in use.
+    /// Number of directions in use.
     ways: u64,
     transfers: u64,
 }
@@ -68,7 +67,7 @@ struct Ranks {
 }
 
 impl NcclRival {
-    /// Starts both processes, which meet, and finds out how many transfers make a round.
+    /// Starts both processes, which connect, and determines the number of transfers in a round.
     pub(crate) fn open(
         mode: NcclMode,
         memory: [MemoryKind; 2],
@@ -105,9 +104,9 @@ impl NcclRival {
         Ok(rival)
     }
 
-    /// As many transfers as fit into a round, found by runs that double.
+    /// Returns the number of transfers that fit into a round, found by doubling runs.
     fn warm_up(&mut self, schedule: &Schedule) -> Result<u64, Fault> {
-        // Connections are made with the first transfers.
+        // NCCL connects with the first transfers.
         self.run(2)?;
         let aim = (schedule.time / schedule.rounds).as_secs_f64();
         let (mut transfers, mut left) = (2, schedule.warmup.as_secs_f64());
@@ -122,7 +121,7 @@ impl NcclRival {
         }
     }
 
-    /// The longer one's seconds, and the CPU seconds of both.
+    /// Runs transfers. Returns the seconds of the slower process, and the CPU seconds of both.
     fn run(&mut self, transfers: u64) -> Result<(f64, f64), Fault> {
         self.ranks.tell_all(&Order::Run { transfers })?;
         let ran = self.ranks.collect(|reply| match reply {
@@ -176,7 +175,7 @@ impl Ranks {
         told.or_else(|error| match error.kind() {
             ErrorKind::TimedOut => Err(silent()),
             ErrorKind::Interrupted => Err(Fault::interrupted()),
-            // It has ended, and its last reply says why.
+            // The process has ended, and its last reply gives the reason.
             _ => self.collect(|_| Some(())).and(Err(self.gone())),
         })
     }
@@ -185,7 +184,7 @@ impl Ranks {
         self.collect(|reply| matches!(reply, Reply::Done).then_some(())).map(drop)
     }
 
-    /// A reply of each rank. `take` returns `None` for a reply to something else.
+    /// Waits for a reply of each rank. `take` returns `None` for a reply to another order.
     fn collect<T>(&self, take: impl Fn(Reply) -> Option<T>) -> Result<Vec<T>, Fault> {
         let name = self.mode.name();
         let read = |line: &str| {
@@ -218,7 +217,7 @@ fn silent() -> Fault {
     faults::silent(ORDER, SILENCE_MAX)
 }
 
-/// The settings that make NCCL do so.
+/// Sets the environment variables that make NCCL use the mode.
 fn apply(mode: NcclMode, command: &mut Command) {
     // The caller's own variables would choose another transport. No send uses multicast.
     for name in ["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_P2P_LEVEL"] {
@@ -239,15 +238,15 @@ fn apply(mode: NcclMode, command: &mut Command) {
         }
     }
     if std::env::var_os("NCCL_SOCKET_IFNAME").is_none() {
-        // Both are here.
+        // Both processes are on this machine.
         command.env("NCCL_SOCKET_IFNAME", "lo");
     }
 }
 
-/// A process that takes longer for an order has failed.
+/// Maximum time for an order. A process that takes longer has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 const ORDER: &str = "an order to NCCL";
-/// Each takes a place in a stream, which has room for some thousands.
+/// Maximum number of transfers of a run. Each takes a place in a stream, which has room for some thousands.
 const TRANSFERS_MAX: u64 = 100_000;
 
 #[cfg(test)]

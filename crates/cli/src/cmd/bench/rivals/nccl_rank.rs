@@ -1,4 +1,4 @@
-//! One of NCCL's two processes, as the bench that measures orders.
+//! Process of NCCL, which takes its orders from the measuring bench.
 
 use std::time::Instant;
 
@@ -15,22 +15,21 @@ use crate::cmd::bench::talk::{from_hex, to_hex};
 use crate::fault::{Cause, Fault};
 use crate::orders::{Orders, reply};
 
-/// What was set up by the first line.
+/// State that the first order set up.
 struct Rank {
     comm: Comm,
     buffers: Buffers,
-    /// By slot.
+    /// Pieces of each slot.
     spans: Vec<Vec<Span>>,
-    /// A few bytes for each direction, by which both begin at once.
+    /// A few bytes for each direction, whose exchange starts both processes at the same time.
     beat: [DeviceMemory; 2],
     task: Task,
 }
 
-/// Obeys until standard input ends, and then is done, however it went: what went wrong has been
-/// replied.
+/// Follows orders until standard input ends. Errors are sent as replies.
 pub(crate) fn run_nccl_rank(config: Config, bank: &Bank) -> Result<(), Fault> {
     let orders = Orders::follow()?;
-    // It is there for the registration of memory only, and moves nothing.
+    // The engine only registers memory, and moves nothing.
     let engine = Engine::builder().config(config).build()?;
     let mut rank = match Rank::meet(&engine, bank, orders.next()?) {
         Ok(rank) => rank,

@@ -1,5 +1,5 @@
-//! The engine otherwise: on one rail alone, with other channels, with memory in one piece, or with a change
-//! that is tried.
+//! Rivals that use the engine in another way: on a single rail, with another number of channels, with memory in one
+//! piece, or with a change to try.
 
 use polyrail::{Config, Engine};
 
@@ -12,7 +12,7 @@ use crate::cmd::bench::trial::Trial;
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 
-/// Another pair of engines: the one here, and where the one there listens.
+/// Other pair of engines: the local engine, and the address of the remote one.
 pub(crate) struct Other {
     kind: RivalKind,
     engine: Engine,
@@ -23,7 +23,7 @@ pub(crate) struct TrialRival<'l> {
     pub(crate) trial: Trial<'l>,
     pub(crate) verify: Verify,
     pub(crate) transfers: u64,
-    /// One transfer is outstanding at a time.
+    /// Whether only one transfer is outstanding at a time.
     pub(crate) is_alone: bool,
 }
 
@@ -43,7 +43,7 @@ impl Rival for TrialRival<'_> {
 }
 
 impl Other {
-    /// The other engines that a schedule needs, at both ends.
+    /// Opens the other engines that a schedule needs, at both ends.
     pub(crate) fn open_all(schedule: &Schedule, link: &Link<'_>) -> Result<Vec<Self>, Fault> {
         let mut others = Vec::new();
         if schedule.against.contains(&Against::Alone) {
@@ -71,7 +71,7 @@ impl Other {
         Ok(others)
     }
 
-    /// The engines with a change.
+    /// Opens engines with a change.
     pub(crate) fn open_changed(link: &Link<'_>, change: &Change) -> Result<Self, Fault> {
         let config = changed_config(link.engine, change)?;
         let kind = RivalKind::Baseline(change.to_string());
@@ -82,7 +82,7 @@ impl Other {
         &self.engine
     }
 
-    /// Connects the two, and so learns how many flows there are.
+    /// Connects the two engines, which determines the number of flows.
     pub(crate) fn connect(&self, interrupt: &Interrupt) -> Result<(RivalKind, Link<'_>), Fault> {
         let peer = self.server.connect(&self.engine, interrupt)?;
         let link = Link::new(&self.engine, peer, interrupt.clone());

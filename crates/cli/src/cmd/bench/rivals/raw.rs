@@ -1,10 +1,10 @@
-//! The baseline: plain blocking sockets, as simple and as fast as one would write them by hand.
+//! Baseline of plain blocking sockets, as simple and as fast as handwritten code.
 //!
-//! Both ends agree on everything beforehand, so that nothing but payload is on the wire: as many
-//! connections as the engine has flows, on the same rails, with the same congestion control and
-//! buffers; one thread for each at both ends; `write_all` of one chunk after the other from its
-//! part of the working set, `read_exact` of the same straight into its place. There is no window
-//! but TCP's. One byte back says that the last chunk is in place; its arrival ends the clock.
+//! Both ends agree on everything in advance, so that only payload is on the wire. There are as many connections as the
+//! engine has flows, on the same rails, with the same congestion control and buffers, and one thread for each at both
+//! ends. The sender calls `write_all` for one chunk after another of its part of the working set, and the receiver
+//! `read_exact` straight into place. There is no window except TCP's. One byte back reports that the last chunk is in
+//! place; its arrival stops the clock.
 
 mod flow;
 
@@ -25,7 +25,7 @@ use crate::fault::{Fault, Mismatch};
 use crate::interrupt::Interrupt;
 use crate::together::start_all;
 
-/// The measuring end of the baseline.
+/// Measuring end of the baseline.
 pub(crate) struct RawClient<'l> {
     link: &'l Link<'l>,
     interrupt: &'l Interrupt,
@@ -34,17 +34,17 @@ pub(crate) struct RawClient<'l> {
     congestion: String,
 }
 
-/// The serving end of the baseline.
+/// Serving end of the baseline.
 pub(crate) struct RawServer {
     spec: RawSpec,
-    /// By rail.
+    /// Listeners by rail.
     listeners: Vec<(String, Listener)>,
     awaited: Awaited,
     flows: Vec<Flow>,
     round: Option<Round>,
 }
 
-/// A round in progress at the serving end. Dropping it ends it, so that no thread keeps its memory.
+/// Round in progress at the serving end. Dropping it ends the round, so that no thread keeps its memory.
 struct Round {
     cpu_seconds: f64,
     threads: Vec<JoinHandle<(Flow, io::Result<()>)>>,
@@ -52,7 +52,7 @@ struct Round {
 }
 
 impl<'l> RawClient<'l> {
-    /// Connects to the other end, which makes its part when asked by this.
+    /// Requests the serving end of the baseline, and connects to it.
     pub(crate) fn open(
         link: &'l Link<'l>,
         interrupt: &'l Interrupt,
@@ -85,12 +85,12 @@ impl<'l> RawClient<'l> {
         Ok(Self { link, interrupt, spec, flows, congestion })
     }
 
-    /// The congestion control that the connections really have.
+    /// Returns the congestion control that the connections actually use.
     pub(crate) fn congestion(&self) -> &str {
         &self.congestion
     }
 
-    /// Moves this many pieces in each direction in use. Also the times one way, of a ping-pong.
+    /// Moves this many pieces in each direction in use. Also returns the one-way times of a ping-pong.
     pub(crate) fn round(&mut self, pieces: u64) -> Result<(AgainstSample, Histogram), Fault> {
         self.link.tell(&Ask::RawBegin { pieces })?;
         let cpu = process_cpu_seconds();
@@ -122,13 +122,13 @@ impl<'l> RawClient<'l> {
         Ok((sample, all_times))
     }
 
-    /// Compares what arrived, at both ends, with what was sent.
+    /// Compares the received data with the sent data, at both ends.
     pub(crate) fn verify(&self) -> Result<(), Fault> {
         self.flows.iter().try_for_each(|flow| flow.verify(&self.spec))?;
         self.link.tell(&Ask::RawVerify)
     }
 
-    /// Gives back the memory of both ends.
+    /// Frees the memory of both ends.
     pub(crate) fn close(self) -> Result<(), Fault> {
         self.link.tell(&Ask::RawClose)
     }
@@ -146,13 +146,13 @@ impl RawServer {
         Ok(Self { spec, listeners: listeners?, awaited, flows: Vec::new(), round: None })
     }
 
-    /// Where it listens, by rail.
+    /// Returns the listening addresses by rail.
     pub(crate) fn addresses(&self) -> Result<Vec<(String, SocketAddr)>, Fault> {
         let each = self.listeners.iter();
         each.map(|(rail, listener)| Ok((rail.clone(), listener.address()?))).collect()
     }
 
-    /// Takes the connections that the client has made; the congestion control of the first.
+    /// Accepts the connections that the client has made. Returns the congestion control of the first one.
     pub(crate) fn accept(&mut self, stop: &Interrupt) -> Result<String, Fault> {
         let deadline = Instant::now() + ACCEPT_MAX;
         let wanted = self.spec.traffic().count();
@@ -204,12 +204,12 @@ impl RawServer {
         Ok(())
     }
 
-    /// Returns whether connections are being measured.
+    /// Returns whether a round is in progress.
     pub(crate) fn is_in_round(&self) -> bool {
         self.round.as_ref().is_some_and(|round| round.threads.iter().any(|it| !it.is_finished()))
     }
 
-    /// Waits for the threads; the CPU time of the process since they were started.
+    /// Waits for the threads. Returns the CPU time of the process since their start.
     pub(crate) fn end(&mut self) -> Result<f64, Fault> {
         let Some(mut round) = self.round.take() else { return Ok(0.0) };
         let mut result = Ok(());
@@ -223,7 +223,7 @@ impl RawServer {
         Ok(process_cpu_seconds() - round.cpu_seconds)
     }
 
-    /// Compares what arrived here with what was sent.
+    /// Compares the data that this end received with the sent data.
     pub(crate) fn verify(&self) -> Result<(), Fault> {
         self.flows.iter().try_for_each(|flow| flow.verify(&self.spec))
     }
@@ -234,19 +234,19 @@ impl Drop for Round {
         if self.threads.is_empty() {
             return;
         }
-        // It fails only where the connection has ended already.
+        // Fails only if the connection has already ended.
         self.streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         for thread in self.threads.drain(..) {
-            // If the thread panicked, the panic was printed.
+            // A panic of the thread has been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// When a flow began and ended, and the times one way of a ping-pong.
+/// Begin and end of a flow's round, and the one-way times of a ping-pong.
 type FlowRan = (Instant, Instant, io::Result<Histogram>);
 
-/// One round of all flows at once, each on a thread of its own; it ends early once `interrupt` is raised.
+/// Runs one round of all flows at once, each on a separate thread. The round ends early once `interrupt` is raised.
 fn run_all<'f>(
     flows: &'f mut [Flow],
     spec: &RawSpec,
@@ -263,7 +263,7 @@ fn run_all<'f>(
                 let pieces = spec.part(flow.index, pieces);
                 let started = Instant::now();
                 let times = flow.client_round(spec.piece, pieces);
-                // Somebody listens as long as this one may tell.
+                // The receiver lives as long as this sender.
                 let _ = tell.send((started, Instant::now(), times));
             }
         };
@@ -274,7 +274,7 @@ fn run_all<'f>(
                 Ok(result) => results.push(result),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if interrupt.is_raised() => {
-                    // It fails only where the connection has ended already.
+                    // Fails only if the connection has already ended.
                     streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -284,7 +284,7 @@ fn run_all<'f>(
     })
 }
 
-/// How a wrong byte of the baseline is reported.
+/// Returns the error for a wrong byte of the baseline.
 fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> Fault {
     let host = crate::host::hostname();
     Mismatch { host, size, offset, expected, got }.into()

@@ -1,4 +1,4 @@
-//! What rivals have in common, and how they stand against the engine.
+//! Common parts of all rivals, and their comparison with the engine.
 
 use std::fmt;
 
@@ -7,36 +7,36 @@ use polyrail_report::{AgainstAlone, Baseline, LoneRail, Spread, SweepRow};
 use crate::cmd::bench::options::Schedule;
 use crate::fault::Fault;
 
-/// What a rival is, and so where in the report it stands.
+/// Kind of a rival, which decides its place in the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RivalKind {
-    /// The engine on the rail of this name alone.
+    /// The engine on a single rail, the one of this name.
     Rail(String),
     /// The engine with another number of channels.
     Channels { channels: u32, flows: usize },
-    /// Anything else, by its name in the report.
+    /// Any other rival, by its name in the report.
     Baseline(String),
 }
 
-/// What one round gave.
+/// Result of one round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) gb_per_s: f64,
     pub(crate) cpu_seconds_per_gb: Option<f64>,
-    /// The median time of a transfer, in microseconds, where one is outstanding at a time.
+    /// Median time of a transfer, in microseconds, if one is outstanding at a time.
     pub(crate) p50_us: Option<f64>,
 }
 
-/// Something that is set up for a size.
+/// Rival that is set up for a size.
 pub(crate) trait Rival {
-    /// Moves what the engine moves in a sample, and compares what arrived.
+    /// Moves as much as the engine in a sample, and compares the received data.
     fn turn(&mut self, round: u64) -> Result<Turn, Fault>;
 
-    /// Gives back its memory.
+    /// Frees the rival's memory.
     fn finish(self: Box<Self>) -> Result<(), Fault>;
 }
 
-/// A rival with all its rounds so far.
+/// Rival with its rounds so far.
 pub(crate) struct Standing {
     pub(crate) kind: RivalKind,
     pub(crate) turns: Vec<Turn>,
@@ -53,7 +53,7 @@ impl fmt::Display for RivalKind {
 }
 
 impl RivalKind {
-    /// The schedule as this rival is to carry it out.
+    /// Returns the schedule of this rival.
     pub(crate) fn schedule(&self, schedule: &Schedule, size: u64) -> Schedule {
         match self {
             Self::Baseline(name) if name == CONTIGUOUS => {
@@ -64,7 +64,7 @@ impl RivalKind {
     }
 }
 
-/// The engine's rate in each round, over each rail alone.
+/// Compares the engine's rate in each round with the sum of the single rails' rates.
 pub(crate) fn alone(engine: &[f64], standings: &[Standing]) -> Option<AgainstAlone> {
     let rails: Vec<(&String, &[Turn])> = standings
         .iter()
@@ -87,12 +87,13 @@ pub(crate) fn alone(engine: &[f64], standings: &[Standing]) -> Option<AgainstAlo
             rails.iter().map(|(_, turns)| Some(turns.get(round)?.gb_per_s)).sum();
         Some(rate / sum?)
     });
-    let ratio = Spread::of(ratios)?.median;
+    let spread_ratio = Spread::of(ratios)?;
     let sum_gb_per_s = lone.iter().map(|rail| rail.gb_per_s).sum();
-    Some(AgainstAlone { sum_gb_per_s, ratio, rails: lone })
+    let ratio = spread_ratio.median;
+    Some(AgainstAlone { sum_gb_per_s, ratio, spread_ratio: Some(spread_ratio), rails: lone })
 }
 
-/// The engine's rate in each round, over that of each baseline.
+/// Compares the engine's rate in each round with that of each baseline.
 pub(crate) fn baselines(engine: &[f64], standings: &[Standing]) -> Vec<Baseline> {
     let baseline = |standing: &Standing| {
         let RivalKind::Baseline(name) = &standing.kind else { return None };
@@ -114,7 +115,7 @@ pub(crate) fn baselines(engine: &[f64], standings: &[Standing]) -> Vec<Baseline>
     standings.iter().filter_map(baseline).collect()
 }
 
-/// The numbers of channels, in the order asked for.
+/// Returns the rates for each number of channels, in the requested order.
 pub(crate) fn sweep(standings: &[Standing]) -> Vec<SweepRow> {
     let row = |standing: &Standing| {
         let RivalKind::Channels { channels, flows } = standing.kind else { return None };
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!((found[0].cpu_seconds_per_gb, found[0].p50_us), (Some(0.5), None));
         let rows = sweep(&standings);
         assert_eq!((rows.len(), rows[0].channels, rows[0].flows, rows[0].gb_per_s), (1, 2, 4, 2.0));
-        // An interrupted round counts for neither.
+        // An incomplete round does not count.
         assert_eq!(baselines(&engine[..2], &standings)[0].ratio, 0.9);
     }
 }

@@ -1,5 +1,5 @@
-//! What a client may ask for: no more than its own options allow, so that nothing it says ends the server,
-//! which others wait for.
+//! Bounds on a client's requests: the limits of the client's own options. No request can end the server, which other
+//! clients wait for.
 
 use super::messages::{End, SetUp};
 use super::raw_spec::RawSpec;
@@ -8,19 +8,20 @@ use crate::cmd::bench::options::{
 };
 use crate::fault::Fault;
 
-/// Connections of the baseline in each direction; each has a thread at both ends. Eight rails with 128 sockets each.
+/// Maximum number of connections of the baseline in each direction: eight rails with 128 sockets each. Each has a
+/// thread at both ends.
 const RAW_FLOWS_MAX: u64 = 1024;
-/// More than any machine has; sums of two of them fit.
+/// More bytes than any machine has. The sum of two such numbers does not overflow.
 const BYTES_MAX: u64 = 1 << 56;
 
 impl SetUp {
-    /// Memory that this end takes for it.
+    /// Returns the bytes of memory that this end needs.
     pub(crate) fn memory_bytes(&self, end: End) -> u64 {
         let regions = u64::from(self.sends(end)) + u64::from(self.receives(end));
         self.layout.region_bytes().saturating_mul(regions)
     }
 
-    /// Whether a client that keeps to its own options may ask for it.
+    /// Refuses a request that a client with valid options can't make.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         let Layout { size, segments, slots } = self.layout;
         within("segments", segments, 1, SEGMENTS_MAX)?;
@@ -36,7 +37,7 @@ impl SetUp {
 }
 
 impl RawSpec {
-    /// The same for a baseline.
+    /// Refuses a baseline that a client with valid options can't request.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         within("flows", self.flows as u64, 1, RAW_FLOWS_MAX)?;
         within("area", self.area, 1, BYTES_MAX)?;

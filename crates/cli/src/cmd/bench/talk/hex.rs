@@ -1,11 +1,11 @@
-//! Bytes in messages of text.
+//! Bytes in text messages.
 
-/// Two digits for each byte.
+/// Formats each byte as two hexadecimal digits.
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes, if these are digits of whole ones.
+/// Parses bytes of two hexadecimal digits each. Returns `None` for other text.
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     let byte = |pair: &[u8]| {

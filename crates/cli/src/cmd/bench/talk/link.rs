@@ -19,25 +19,25 @@ use crate::stdout::{excerpt, one_line};
 pub(crate) struct Link<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) peer: Peer,
-    /// Notifications that came while something else was awaited.
+    /// Notifications that arrived while another one was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
     refused_other: Mutex<Option<Instant>>,
-    /// At the ends of the samples here: rails that carried nothing, and rails that received by one NIC.
+    /// Rails that carried nothing, and rails that received through one NIC, at the ends of this end's samples.
     silent: Mutex<Option<Silent>>,
     interrupt: Interrupt,
 }
 
-/// Rails of one end that carried nothing, or not by their own NIC.
+/// Rails of one end that carried nothing, or not through their own NIC.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Silent {
     pub(crate) down: Vec<DownRail>,
-    /// Those of the other end to which this one sent nothing.
+    /// Rails of the other end to which this one sent nothing.
     pub(crate) unsent: Vec<DownRail>,
     pub(crate) one_nic: Option<OneNic>,
 }
 
 impl<'a> Link<'a> {
-    /// Waits for the other end are short once `interrupt` is raised.
+    /// Creates a link. Once `interrupt` is raised, waits for the other end are short.
     pub(crate) fn new(engine: &'a Engine, peer: Peer, interrupt: Interrupt) -> Self {
         Self {
             engine,
@@ -53,8 +53,8 @@ impl<'a> Link<'a> {
         self.interrupt.is_raised()
     }
 
-    /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends. A
-    /// fault of an earlier sample is kept, too.
+    /// Keeps a sample's result about silent rails: later, rails also lose connections because the bench ends. A fault
+    /// of an earlier sample is kept, too.
     pub(crate) fn note_silent(&self, load: &Load) {
         let Load { mut down, unsent, one_nic, .. } = load.clone();
         let mut silent = self.silent.lock();
@@ -67,13 +67,13 @@ impl<'a> Link<'a> {
         *silent = Some(Silent { down, unsent, one_nic });
     }
 
-    /// The silent rails of the samples here, if any was taken.
+    /// Returns the silent rails of this end's samples, if any sample was taken.
     pub(crate) fn silent(&self) -> Option<Silent> {
         self.silent.lock().clone()
     }
 
-    /// The rails here that lead to the peer, by name, each with the peer's rail that it leads to. Those without a flow that
-    /// is up are left out, unless that is true of all.
+    /// Returns the names of the local rails that lead to the peer, each with the peer's rail. Rails without a flow that
+    /// is up are left out, unless none has one.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
         let stats = self.engine.stats();
         let rails = stats.peers.iter().filter(|peer| peer.name == self.peer.name());
@@ -84,9 +84,19 @@ impl<'a> Link<'a> {
         if led.is_empty() { rails.into_iter().filter_map(pair).collect() } else { led }
     }
 
-    /// Asks and waits for the answer. A failure at the other end becomes an error here.
+    /// Asks, and waits for the answer. A failure at the other end is returned as an error.
     pub(crate) fn ask(&self, ask: &Ask) -> Result<Answer, Fault> {
-        self.say(ask)?;
+        self.begin(ask)?;
+        self.answer_to(ask)
+    }
+
+    /// Asks. [`Link::answer_to`] must follow.
+    pub(crate) fn begin(&self, ask: &Ask) -> Result<(), Fault> {
+        self.say(ask)
+    }
+
+    /// Waits for the answer to the last question.
+    pub(crate) fn answer_to(&self, ask: &Ask) -> Result<Answer, Fault> {
         let name = ask.name();
         let started = Instant::now();
         let mut heard = started;
@@ -109,14 +119,14 @@ impl<'a> Link<'a> {
                 return Err(faults::silent(name, waited));
             }
             if heard.elapsed() >= KEEP_ALIVE {
-                // Its delivery fails when the peer is gone.
+                // Delivery fails if the peer is gone.
                 self.say(&Ask::StillThere)?;
                 heard = Instant::now();
             }
         }
     }
 
-    /// As [`Link::ask`], where nothing but [`Answer::Done`] is expected.
+    /// Asks like [`Link::ask`], for questions whose only answer is [`Answer::Done`].
     pub(crate) fn tell(&self, ask: &Ask) -> Result<(), Fault> {
         match self.ask(ask)? {
             Answer::Done => Ok(()),
@@ -128,13 +138,13 @@ impl<'a> Link<'a> {
         self.say(answer)
     }
 
-    /// Lets the server go on to its next client. It closes at once, so that it may be gone before
-    /// it could say that it has heard.
+    /// Lets the server continue with its next client. There is no answer: this client closes at once, and may be gone
+    /// before an answer could arrive.
     pub(crate) fn say_good_bye(&self, Silent { down, unsent, .. }: Silent) {
         let _ = self.say(&Ask::Bye { down, unsent });
     }
 
-    /// The next notification of this peer, or `None` after `timeout`.
+    /// Waits for the next notification of this peer. Returns `None` after `timeout`.
     pub(crate) fn next(&self, timeout: Duration) -> Option<Vec<u8>> {
         if let Some(bytes) = self.waiting().pop_front() {
             return Some(bytes);
@@ -149,7 +159,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Keeps a notification for [`Link::next`]; one of a stranger is answered and not kept.
+    /// Keeps a notification for [`Link::next`]. One of another client is answered with a refusal and not kept.
     pub(crate) fn put_back(&self, notification: Notification) -> bool {
         let Notification { peer, data, .. } = notification;
         let is_ours = peer == self.peer;
@@ -167,7 +177,7 @@ impl<'a> Link<'a> {
         self.refused_other.lock().is_some_and(|at| at.elapsed() < AWAITED_FOR)
     }
 
-    /// Whether a message of the peer waits to be read.
+    /// Whether a message of the peer is waiting to be read.
     pub(crate) fn has_news(&self) -> bool {
         for notification in self.engine.take_notifications() {
             self.put_back(notification);
@@ -175,12 +185,12 @@ impl<'a> Link<'a> {
         !self.waiting().is_empty()
     }
 
-    /// Each change of the queue is whole, so that a panic elsewhere leaves it usable.
+    /// Locks the queue. Each change of the queue is complete, so a panic elsewhere leaves it usable.
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.waiting.lock()
     }
 
-    /// Delivers a message; an error when the peer can't be reached any more.
+    /// Delivers a message. Returns an error if the peer can't be reached any more.
     fn say(&self, message: &impl Serialize) -> Result<(), Fault> {
         let bytes = serde_json::to_vec(message)
             .map_err(|error| Fault::system("writing a control message", error.into()))?;
@@ -191,7 +201,7 @@ impl<'a> Link<'a> {
         self.wait_patiently(&transfer)
     }
 
-    /// Waits for a small transfer; the engine's own deadlines end it when the peer is gone.
+    /// Waits for a small transfer. The engine's own deadlines end it if the peer is gone.
     fn wait_patiently(&self, transfer: &Transfer) -> Result<(), Fault> {
         let started = Instant::now();
         loop {
@@ -207,10 +217,10 @@ impl<'a> Link<'a> {
     }
 }
 
-/// A server serves one client at a time, and refuses another one at once.
+/// Refuses a second client: a server serves one client at a time.
 pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     let busy = Fault::new(exit::PEER, BUSY).with_help("try again when it is done");
-    // Whether the stranger hears it is its own concern.
+    // The refusal need not arrive.
     if let Ok(bytes) = serde_json::to_vec(&Answer::Failed(busy))
         && let Ok(transfer) = engine.notify(peer, &bytes)
     {
@@ -218,7 +228,7 @@ pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     }
 }
 
-/// The server's reason for a refusal or a failure.
+/// Returns the server's reason for a refusal or a failure.
 fn of_server(fault: Fault) -> Fault {
     let cause = if fault.message == BUSY { Cause::Busy } else { Cause::Other };
     Fault { cause, ..Fault::of_peer("the other side", fault) }
@@ -236,14 +246,13 @@ pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> Fault {
     faults::protocol(ask.name(), one_line(&answer, 80))
 }
 
-/// The answer of a server to a second client.
+/// Answer of a server to a second client.
 const BUSY: &str = "another client is being served";
-/// Time for which a refused client counts as waiting: a person tries again.
+/// Time for which a refused client counts as waiting, because its user may try again.
 const AWAITED_FOR: Duration = Duration::from_secs(30);
-/// How long to wait for an answer before asking whether the peer is still there.
+/// Time to wait for an answer before checking that the peer is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// How long a peer that is there may take for an answer. Verifying is slowest: 100 GB take about
-/// half a minute.
+/// Maximum time that a live peer may take for an answer. Verifying is slowest: 100 GB take about half a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the two ends say to each other: questions and answers.
+//! Messages between the two ends: questions and answers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,27 +13,27 @@ use super::raw_spec::RawSpec;
 use crate::cmd::bench::options::{Change, Layout, Op, Verify};
 use crate::fault::{Fault, Mismatch};
 
-/// Raised whenever a message changes; ends of different versions refuse each other.
-pub(crate) const CONTROL_VERSION: u32 = 9;
+/// Version of the messages, raised with every change. Ends with different versions refuse each other.
+pub(crate) const CONTROL_VERSION: u32 = 10;
 
-/// What the measuring end asks the serving end.
+/// Questions of the measuring end to the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask")]
 pub(crate) enum Ask {
     Hello {
         control_version: u32,
     },
-    /// Sent while waiting for a long answer, to notice a peer that died. Gets no answer.
+    /// Sent while waiting for a long answer, to notice a dead peer. Gets no answer.
     StillThere,
-    /// Make another engine, on this rail alone, for the same client.
+    /// Open another engine, on this rail alone, for the same client.
     OpenRail {
         rail: String,
     },
-    /// Make another engine, like the first but for the number of channels, for the same client.
+    /// Open another engine, like the first except for the number of channels, for the same client.
     OpenOther {
         channels: Option<u32>,
     },
-    /// Make another engine, like the first but for a change, for the same client.
+    /// Open another engine, like the first except for a change, for the same client.
     OpenChanged {
         change: Change,
     },
@@ -59,9 +59,12 @@ pub(crate) enum Ask {
     RawEnd,
     RawVerify,
     RawClose,
-    /// Where the progress threads run.
+    /// Measure copies of memory with the last sample's use of memory.
+    Copies,
+    /// Report the CPUs of the progress threads.
     Threads,
-    /// The end; with the client's rails that carried nothing, and those of the server to which it sent nothing.
+    /// End the service. The message has the client's rails that carried nothing, and the server's rails to which the
+    /// client sent nothing.
     Bye {
         down: Vec<DownRail>,
         #[serde(default)]
@@ -69,21 +72,21 @@ pub(crate) enum Ask {
     },
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SetUp {
     pub(crate) op: Op,
     pub(crate) layout: Layout,
     pub(crate) depth: u64,
-    /// Threads that post what is sent, each its part of the depth.
+    /// Number of threads that post, each its part of the depth.
     #[serde(default = "one")]
     pub(crate) posters: u64,
     pub(crate) bidir: bool,
     pub(crate) latency: bool,
-    /// Of the data that the asking end sends; the other end's is one more.
+    /// Seed of the data that the asking end sends. The other end's seed is one greater.
     pub(crate) seed: u64,
-    /// Of the asking end, as [`process`] gives it.
+    /// Number of the asking end's [`process`].
     pub(crate) process: u64,
-    /// Look at CPUs and threads one by one.
+    /// Sample CPUs and threads one by one.
     #[serde(default)]
     pub(crate) sample: bool,
     pub(crate) regions: Regions,
@@ -93,24 +96,30 @@ fn one() -> u64 {
     1
 }
 
+impl SetUp {
+    /// Whether both set-ups can use the same memory: only the depth may differ.
+    pub(crate) fn has_memory_of(&self, other: &Self) -> bool {
+        *self == Self { depth: self.depth, ..other.clone() }
+    }
+}
+
 /// Descriptions of regions, in hexadecimal.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Regions {
     pub(crate) source: Option<String>,
     pub(crate) dest: Option<String>,
 }
 
-/// What the serving end answers.
+/// Answers of the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub(crate) enum Answer {
-    /// Sent if the client asks nothing for long, so that the server notices a client that died. It gets no
-    /// answer.
+    /// Sent if the client asks nothing for long, so that the server notices a dead client. Gets no answer.
     StillHere,
     Hello(Box<About>),
     Opened {
         address: SocketAddr,
-        /// Lets the client in.
+        /// Key that lets the client in.
         invitation: String,
     },
     Ready(Regions),
@@ -121,7 +130,7 @@ pub(crate) enum Answer {
     },
     Mismatch(Mismatch),
     RawReady {
-        /// By rail.
+        /// Addresses by rail.
         addresses: Vec<(String, SocketAddr)>,
     },
     RawAccepted {
@@ -130,13 +139,17 @@ pub(crate) enum Answer {
     RawCounted {
         cpu_seconds: f64,
     },
+    /// Rate in GB/s of payload; `None` if other programs had nearly all of the CPUs.
+    Copied {
+        gb_per_s: Option<f64>,
+    },
     Threads {
         threads: Vec<PlacedThread>,
     },
     Failed(Fault),
 }
 
-/// What the serving end says about itself.
+/// Description that the serving end gives of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct About {
     pub(crate) control_version: u32,
@@ -144,23 +157,23 @@ pub(crate) struct About {
     pub(crate) host: Host,
     pub(crate) config: BTreeMap<String, Setting>,
     pub(crate) memory: MemoryPlace,
-    /// Each rail's name and rate, in GB/s; `None` where that is not known of each.
+    /// Name of each rail, and its rate in GB/s; `None` unless the rate of each is known.
     pub(crate) line: Option<Vec<(String, f64)>>,
 }
 
-/// What the serving end saw of a sample.
+/// Counters of the serving end for a sample.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Counted {
     pub(crate) sample: PeerSample,
-    /// The rest of what the verdict needs.
+    /// Load, for the verdict.
     pub(crate) load: Load,
-    /// By rail, what it sent and how that went.
+    /// Counters by rail.
     pub(crate) rails: Vec<RailDelta>,
-    /// How often only its engine's periodic look brought transfers on.
+    /// Number of times that only a watchdog wake-up of the end's engine continued transfers.
     pub(crate) rescues: Option<u64>,
 }
 
-/// Which end of the conversation this is.
+/// End of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Client,
@@ -204,13 +217,14 @@ impl Ask {
             Self::RawEnd => "raw_end",
             Self::RawVerify => "raw_verify",
             Self::RawClose => "raw_close",
+            Self::Copies => "copies",
             Self::Threads => "threads",
             Self::Bye { .. } => "bye",
         }
     }
 }
 
-/// A number that no other process has, not even one in another container of this machine.
+/// Returns a number that no other process has, not even one in another container of this machine.
 pub(crate) fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     *PROCESS.get_or_init(|| {

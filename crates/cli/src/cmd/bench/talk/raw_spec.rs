@@ -1,28 +1,28 @@
-//! What both ends agree on before plain sockets are measured.
+//! Agreement of both ends on a measurement of plain sockets.
 
 use serde::{Deserialize, Serialize};
 
-/// A baseline of plain sockets.
+/// Baseline of plain sockets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RawSpec {
-    /// Connections in each direction in use.
+    /// Number of connections in each direction in use.
     pub(crate) flows: usize,
-    /// Bytes of each write and read call.
+    /// Number of bytes of each write and read call.
     pub(crate) piece: u64,
     /// Memory that each flow walks through, in bytes; a multiple of `piece`.
     pub(crate) area: u64,
     pub(crate) to_peer: bool,
     pub(crate) to_us: bool,
-    /// Bounce one piece to and fro instead of streaming.
+    /// Send one piece back and forth instead of streaming.
     pub(crate) ping_pong: bool,
-    /// Empty leaves the system's choice.
+    /// Congestion control. If empty, the system chooses.
     pub(crate) congestion: String,
     pub(crate) send_buffer: u64,
     pub(crate) recv_buffer: u64,
     pub(crate) seed: u64,
 }
 
-/// Which way the payload of a connection goes.
+/// Direction of a connection's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Traffic {
     ToServer,
@@ -31,7 +31,7 @@ pub(crate) enum Traffic {
 }
 
 impl RawSpec {
-    /// The flows of all directions, in the order of their numbers.
+    /// Returns the flows of all directions, in the order of their numbers.
     pub(crate) fn traffic(&self) -> impl Iterator<Item = (usize, Traffic)> + use<> {
         let mut traffic = Vec::new();
         if self.ping_pong {
@@ -45,17 +45,17 @@ impl RawSpec {
         traffic.into_iter().flat_map(numbered)
     }
 
-    /// Memory of each flow at either end: both halves of a ping-pong, or what a stream walks through.
+    /// Returns the bytes of each flow's memory at either end: both halves of a ping-pong, or the area of a stream.
     pub(crate) fn flow_bytes(&self) -> u64 {
         if self.ping_pong { self.piece.saturating_mul(2) } else { self.area }
     }
 
-    /// Memory of all flows at either end.
+    /// Returns the bytes of all flows' memory at either end.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.flow_bytes().saturating_mul(self.traffic().count() as u64)
     }
 
-    /// How many of `pieces` in each direction the flow of this index carries.
+    /// Returns how many of the `pieces` in each direction the flow of this index carries.
     pub(crate) fn part(&self, index: usize, pieces: u64) -> u64 {
         let flows = self.flows as u64;
         pieces / flows + u64::from((index as u64) < pieces % flows)

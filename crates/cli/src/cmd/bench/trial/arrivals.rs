@@ -1,4 +1,5 @@
-//! By which NICs payload arrives, where several are in one subnet: the answers to ARP decide, and not the rails' addresses.
+//! Detection of the NICs through which payload arrives, if several are in one subnet: the answers to ARP decide, not
+//! the rails' addresses.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -9,15 +10,15 @@ use polyrail_sys::interfaces;
 
 use crate::cmd::bench::talk::{OneNic, RailDelta};
 
-/// Rails that may share a subnet, and what each interface received, at one moment.
+/// Rails that may share a subnet, and the received bytes of each interface, at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrivals {
     rails: Vec<Place>,
-    /// Bytes by the interface's name.
+    /// Received bytes by the interface's name.
     received: HashMap<String, u64>,
 }
 
-/// The subnet of a rail.
+/// Subnet of a rail.
 #[derive(Clone, Debug)]
 struct Place {
     rail: String,
@@ -46,8 +47,8 @@ impl Arrivals {
         Self { rails, received: received(&text) }
     }
 
-    /// The rails of a subnet whose payload arrived by another rail's NIC from this look to `later`; `moved` says what
-    /// arrived for each rail's address.
+    /// Returns the rails of a subnet whose payload arrived through another rail's NIC between this look and `later`.
+    /// `moved` has the payload that arrived for each rail's address.
     pub(super) fn by_one_nic(&self, later: &Self, moved: &[RailDelta]) -> Option<OneNic> {
         let subnets: BTreeSet<_> = later.rails.iter().map(|place| place.subnet).collect();
         subnets.into_iter().find_map(|subnet| {
@@ -72,7 +73,7 @@ impl Arrivals {
         let received: u64 = by_nic.map(|(bytes, _)| bytes).sum();
         let is_elsewhere =
             |place: &Place| payload(place) > 2 * bytes(&place.interface).max(LEAST_BYTES);
-        // Drivers that count late would show too little.
+        // Drivers that update their counters late would show too little.
         let is_one = received >= all && group.iter().any(|place| is_elsewhere(place));
         let rails = group.iter().map(|place| place.rail.clone()).collect();
         let share = most as f64 / received as f64;
@@ -80,10 +81,11 @@ impl Arrivals {
     }
 }
 
-/// Of less, nothing is said.
+/// Minimum number of received bytes that a NIC is assumed to have. A rail with at most twice as much payload shows
+/// nothing.
 const LEAST_BYTES: u64 = 256 << 10;
 
-/// The bytes that each interface received, from `/proc/net/dev`.
+/// Reads the received bytes of each interface from `/proc/net/dev`.
 fn received(text: &str) -> HashMap<String, u64> {
     let row = |line: &str| {
         let (name, counts) = line.split_once(':')?;

@@ -1,17 +1,17 @@
-//! How long this process did not run at all: it was stopped, had used up the CPU time that its cgroup may
-//! have, or had no CPU among too many other programs.
+//! Time in which this process did not run at all: it was stopped, its control group's CPU time was used up, or too many
+//! other programs left it no CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it looks whether it runs.
+/// Interval between checks that the process runs.
 const TICK: Duration = Duration::from_millis(10);
-/// A CPU that others use as well may let a thread wait so long, and no longer.
+/// Maximum delay of a thread on a CPU that others use, too.
 const LATE: Duration = Duration::from_millis(40);
 
-/// Looks as long as it lives.
+/// Observer that checks for as long as it exists.
 pub(crate) struct Attendance {
     shared: Arc<Shared>,
 }
@@ -23,7 +23,7 @@ struct Shared {
 }
 
 impl Attendance {
-    /// Starts to look. Where no thread can be had, it sees nothing.
+    /// Starts the checks. If no thread can be started, the observer sees nothing.
     pub(crate) fn begin() -> Self {
         let shared = Arc::new(Shared::default());
         let looks = Arc::clone(&shared);
@@ -31,7 +31,7 @@ impl Attendance {
         Self { shared }
     }
 
-    /// The time away until now.
+    /// Returns the time away so far.
     pub(crate) fn away(&self) -> Duration {
         Duration::from_nanos(self.shared.away_ns.load(Ordering::Relaxed))
     }
@@ -47,7 +47,7 @@ impl Shared {
     fn look(&self, now: impl Fn() -> Instant) {
         let mut last = now();
         while !self.is_over.load(Ordering::Relaxed) {
-            // It is the passing of time that is looked at.
+            // The sleep is the measurement: its delay shows whether the process runs.
             thread::sleep(TICK);
             last = self.seen(last, now());
         }

@@ -1,5 +1,5 @@
-//! Rails that carry nothing: their flows are not connected, they have no channel or no partner, or their interface is
-//! down.
+//! Detection of rails that carry nothing: their flows are not connected, they have no channel or no partner, or their
+//! interface is down.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use polyrail_sys::interfaces::{self, Below, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
 
-/// The rails of an engine that are down at this moment, while others are up.
+/// Returns the rails of an engine that are down at this moment, while others are up.
 pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     let rails: Vec<Rail> = engine
         .rails()
@@ -21,8 +21,8 @@ pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     find(stats, &rails, &interfaces::survey().unwrap_or_default(), lacked)
 }
 
-/// Returns the rails of peers to which this end sends nothing, if only this end sends. Where both ends send, the peer may
-/// send by them.
+/// Returns the rails of peers to which this end sends nothing, if only this end sends. If both ends send, the peer may
+/// use those rails to send.
 pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
     let is_sender = moved.iter().any(|rail| rail.tx_bytes > 0);
     if !is_sender || moved.iter().any(|rail| rail.rx_bytes > 0) {
@@ -40,15 +40,15 @@ pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
     told.collect()
 }
 
-/// The name of a rail, its interface, and its address there.
+/// Name of a rail, its interface, and its address.
 type Rail = (String, String, IpAddr);
 
-/// What an interface lacked when the engine began: with it, it would be a rail.
+/// Part that an interface lacked when the engine began. With it, the interface would be a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lacked {
     Link,
     Address,
-    /// It was not there.
+    /// The interface did not exist.
     All,
 }
 
@@ -63,9 +63,9 @@ fn lacked(names_rails: bool, left_out: &[LeftOut], name: &str) -> Option<Lacked>
     }
 }
 
-/// The rails that are down at the end of an interval or were at its begin, and those that lost flows in it with chunks
-/// under way; `before`: those that were down at its begin; `stats`: of its end. On a rail without a connection of this
-/// end all the while, payload may have arrived by connections of the end opposite.
+/// Returns the rails that were down at the begin or the end of an interval, and those that lost flows in it with chunks
+/// under way. `before`: the rails that were down at its begin. `stats`: those of its end. On a rail that had no
+/// connection of this end all the time, payload may have arrived over connections of the opposite end.
 pub(super) fn down_meanwhile(
     before: &[DownRail],
     later: &[DownRail],
@@ -85,7 +85,7 @@ pub(super) fn down_meanwhile(
         DownRail { receives, went, ..rail.clone() }
     };
     let mut down: Vec<DownRail> = later.iter().map(mark).collect();
-    // They are up again by now. Flows that were never up have no reason yet.
+    // These rails are up again by now. Flows that were never up have no reason yet.
     let was_down = |rail: &&DownRail| {
         let has_reason = rail.why != WhyDown::Disconnected || rail.because.is_some();
         rail.why.is_fault() && has_reason
@@ -115,11 +115,11 @@ pub(super) fn down_meanwhile(
     down
 }
 
-/// A rail that lost flows and sent less than this share of all bytes carried nothing.
+/// Minimum share of all sent bytes. A rail that lost flows and sent less carried nothing.
 const CARRIES_SHARE: f64 = 0.01;
 
-/// `interfaces`: all of this machine, each address and those without one; `lacked`: what an interface that is no rail
-/// lacked for that.
+/// Finds the rails that are down. `interfaces`: all of this machine, one for each address, and those without an
+/// address. `lacked`: the part that an interface lacks to be a rail.
 fn find(
     stats: &Stats,
     rails: &[Rail],
@@ -128,7 +128,7 @@ fn find(
 ) -> Vec<DownRail> {
     let each = || stats.peers.iter().flat_map(|peer| &peer.rails);
     let of = |name: &str| each().filter(|rail| rail.name == name).collect::<Vec<_>>();
-    // Flows of a rail that has a reason to be idle come up in vain.
+    // Flows of a rail with a reason to be idle come up without effect.
     let works =
         |rail: &RailStats| rail.idle_because.is_none() && rail.flows.iter().any(|flow| flow.up);
     let is_up = |name: &str| of(name).into_iter().any(works);
@@ -136,10 +136,10 @@ fn find(
         return Vec::new();
     }
     let is_down = |interface: &str| interfaces.iter().any(|one| one.name == interface && !one.up);
-    // Flows of an interface that is down count as up until something is sent on them.
+    // Flows on an interface that is down count as up until something is sent on them.
     let gone = |(_, interface, address): &Rail| {
         let mut same = interfaces.iter().filter(|one| one.name == *interface).peekable();
-        // An interface that has the address under another name is the same one, or as good.
+        // An interface with the address under another name is the same one, or a replacement for it.
         let has_it = |one: &Interface| one.address == *address && one.is_usable() && one.up;
         if interfaces.is_empty() || address.is_loopback() || interfaces.iter().any(has_it) {
             return None;
@@ -149,7 +149,7 @@ fn find(
         }
         Some(format!("its interface {interface} no longer has the address {address}"))
     };
-    // Channels go round the rails that have a partner, so those of all rails together are all that there are.
+    // Channels are dealt to the rails that have a partner, so the channels of all rails together are all that exist.
     let channels: BTreeSet<u32> =
         each().flat_map(|rail| &rail.flows).map(|flow| flow.channel).collect();
     let led: BTreeSet<&str> =
@@ -175,12 +175,12 @@ fn find(
         let (name, interface) = (name.clone(), interface.clone());
         DownRail { name, interface, why, because, receives: false, went: false }
     });
-    // An interface that was down when the engine began, or had no address, is no rail. One that is called like those of
-    // the rails would be.
+    // An interface that was down or had no address when the engine began is not a rail. With a name like the rails'
+    // interfaces, it would have been one.
     let is_like_rails = |one: &&Interface| {
         let same = |(_, rail, _): &Rail| stem(rail) == stem(&one.name);
         let lacks = one.master.is_none() && lacked(&one.name).is_some();
-        // What is made on it has the address.
+        // An interface made on top of this one has the address.
         let is_below = interfaces.iter().any(|other| other.below == Below::Link(one.index));
         !one.loopback && !is_below && rails.iter().any(same) && (!one.up || lacks)
     };
@@ -193,7 +193,7 @@ fn find(
     let mut others: Vec<DownRail> = Vec::new();
     for one in interfaces.iter().filter(is_like_rails).filter(|one| !is_rail(one)) {
         let name = one.name.clone();
-        // It may have several addresses.
+        // An interface may have several addresses.
         if others.iter().all(|other| other.name != name) {
             let interface = name.clone();
             let is_usable = interfaces.iter().any(|other| other.name == name && other.is_usable());
@@ -213,7 +213,7 @@ const LATE: &str = "it got its address, or came up, after the program of that en
 
 const NO_ADDRESS: &str = "it has no address that peers can reach";
 
-/// `eth` of `eth3`.
+/// Returns `eth` for `eth3`.
 fn stem(interface: &str) -> &str {
     interface.trim_end_matches(|one: char| one.is_ascii_digit())
 }
@@ -225,7 +225,8 @@ mod tests {
 
     use super::*;
 
-    /// A rail, whether it has a partner, and its flows, one for each channel of these numbers, that are up or not.
+    /// Name of a rail, whether the rail has a partner, and its flows: the channel number of each, and whether the flow
+    /// is up.
     type Rail<'a> = (&'a str, bool, &'a [(u32, bool)]);
 
     fn found(rails: &[Rail<'_>], interfaces: &[(&str, bool)]) -> Vec<(String, WhyDown)> {
@@ -315,7 +316,7 @@ mod tests {
             down_meanwhile(before, &[rail(WhyDown::Disconnected)], &moved(rx_bytes), &none)[0].went
         };
         assert!(went(&[], 9) && !went(&[], 0) && !went(&down, 9));
-        // Its flows come up again and again, and nothing gets through.
+        // The rail's flows come up again and again, and no data gets through.
         let resent = |tx_bytes, resent_chunks| {
             let others = RailDelta { name: "r0".into(), tx_bytes: 1000, ..RailDelta::default() };
             let rail = RailDelta { tx_bytes, resent_chunks, ..moved(0)[0].clone() };
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(found[0].because.as_deref(), Some("segments of 1448 bytes"));
         assert!(!found[0].went && resent(500, 4)[0].went, "its bytes count in the rate");
         assert!(resent(5, 0).is_empty(), "no flow died under a chunk");
-        // It came back.
+        // The rail came back.
         let came_back = |rail| down_meanwhile(&[rail], &[], &moved(9), &none);
         assert!(came_back(rail(WhyDown::Interface))[0].went);
         assert!(came_back(rail(WhyDown::Disconnected)).is_empty(), "it was connecting");
@@ -400,7 +401,7 @@ mod tests {
         let stats = Stats { peers: vec![peer], ..Stats::default() };
         let rails = [("r0".to_owned(), "r0".to_owned(), [10, 0, 0, 1].into())];
         let lacked = |name: &str| (name == "r9").then_some(Lacked::Address);
-        // That is still the reason when it goes down later.
+        // The missing address is still the reason when the interface goes down later.
         for up in [true, false] {
             let mut interfaces = interfaces[..3].to_vec();
             interfaces[2].up = up;
@@ -408,14 +409,14 @@ mod tests {
             let told = found.iter().map(|one| (&*one.name, one.because.as_deref()));
             assert_eq!(told.collect::<Vec<_>>(), [("r9", Some(NO_ADDRESS))]);
         }
-        // Nor has a NIC whose macvlan has the address.
+        // A NIC whose macvlan has the address is not named either.
         let mut below = [interfaces[0].clone(), interfaces[2].clone()];
         (below[0].below, below[1].index) = (Below::Link(9), 9);
         assert_eq!(find(&stats, &rails, &below, lacked), []);
         // A NIC that was renamed keeps its address, and its flows.
         let renamed = Interface::described(1, "r7", [10, 0, 0, 1].into());
         assert_eq!(find(&stats, &rails, &[renamed], |_| Some(Lacked::All)), []);
-        // A member of a bond has none, and needs none.
+        // A member of a bond has no address, and needs none.
         let member = [interfaces[0].clone(), interfaces[3].clone()];
         assert_eq!(find(&stats, &rails, &member, lacked), []);
     }

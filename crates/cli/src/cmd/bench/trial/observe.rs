@@ -1,4 +1,4 @@
-//! What the engine, the process and the machine did during an interval.
+//! Counters of the engine, the process and the machine for an interval.
 
 use std::time::{Duration, Instant};
 
@@ -28,14 +28,14 @@ pub(crate) struct Snapshot {
     quotas: Quotas,
     watched: Option<Watched>,
     stats: Stats,
-    /// Of one that begins an interval.
+    /// Observer of the process, in a snapshot that begins an interval.
     attendance: Option<Attendance>,
     programs: Programs,
     down: Vec<DownRail>,
     arrivals: Arrivals,
 }
 
-/// What lies between two snapshots.
+/// Difference of two snapshots.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) seconds: f64,
@@ -47,15 +47,15 @@ pub(crate) struct Interval {
 }
 
 impl Snapshot {
-    /// The first of an interval: from now on it is seen whether this process runs.
+    /// Takes the first snapshot of an interval, and starts to observe whether this process runs.
     pub(crate) fn begin(engine: &Engine, watch: Option<&Watch>) -> Self {
-        // Before the interval: looking at each process takes a while.
+        // Before the interval: reading the counters of each process takes a while.
         let programs = Programs::look();
         let attendance = Some(Attendance::begin());
         Self { attendance, programs, ..Self::take(engine, watch) }
     }
 
-    /// With `watch`, CPUs and threads are looked at one by one, too.
+    /// Takes a snapshot. With `watch`, it includes single CPUs and threads.
     pub(crate) fn take(engine: &Engine, watch: Option<&Watch>) -> Self {
         let stats = engine.stats();
         Self {
@@ -74,18 +74,20 @@ impl Snapshot {
         }
     }
 
-    /// From this snapshot to `later`. `poster` is the thread that posted; it is not a proxy, and so not in
-    /// the engine's counters.
+    /// Returns the interval from this snapshot to `later`. `poster` is the posting thread, which is not a progress
+    /// thread and therefore not in the engine's counters.
     pub(crate) fn until(&self, later: &Self, poster: Option<Poster>) -> Interval {
         let seconds = (later.at - self.at).as_secs_f64();
         let cpu_seconds = later.cpu_seconds - self.cpu_seconds;
         let machine = self.machine.zip(later.machine);
         let [window_full_share, socket_full_share, no_room_share] =
             self.full_shares(later, seconds);
-        // Behind the interval. The times of programs are of a moment more.
+        // After the interval. The times of programs cover a moment more.
         let since = self.at.elapsed().as_secs_f64();
         let allowed = allowed_cpus().unwrap_or_default();
-        let programs = self.programs.busiest(&Programs::look(), since, &allowed);
+        let programs_later = Programs::look();
+        let programs = self.programs.busiest(&programs_later, since, &allowed);
+        let programs_kernel_cpus = self.programs.kernel_cpus(&programs_later, since);
         let rails = self.rails(later);
         let away = self.attendance.as_ref().map_or(0.0, |it| it.away().as_secs_f64());
         Interval {
@@ -99,6 +101,8 @@ impl Snapshot {
                 cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
                 machine_busy: machine.and_then(|(from, to)| from.busy(to)),
                 machine_cpus: later.machine.map_or(0, Machine::cpus),
+                softirq_alone_cpus: machine
+                    .map_or(0.0, |(from, to)| from.softirq_alone_cpus(to, programs_kernel_cpus)),
                 own_cpus: machine.and_then(|(from, to)| from.own_cpus(to)),
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
@@ -142,21 +146,21 @@ impl Snapshot {
         seconds: f64,
         poster: Option<Poster>,
     ) -> Option<(String, f64)> {
-        // Who looks for work and finds none is idle, though its CPU is not.
+        // A thread that looks for work and finds none counts as idle, although its CPU is busy.
         let works = |(proxy, share): (&ProxyStats, f64)| {
             let before = self.stats.proxies.iter().find(|before| before.name == proxy.name);
             let polled = proxy.polled_seconds - before.map_or(0.0, |before| before.polled_seconds);
             (proxy.name.clone(), (share - polled / seconds).max(0.0))
         };
         let proxies = self.proxies(later, seconds).map(works);
-        // A poster that waits for others may look all the time, and be no limit.
+        // A poster that waits for others may poll all the time, and is not a limit.
         let mover = poster.filter(|poster| poster.waited.is_none());
         let name = "that posts and moves the data";
         let mover = mover.map(|poster| (name.to_owned(), poster.cpu.as_secs_f64() / seconds));
         proxies.chain(mover).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Each proxy with the part of one CPU that it used.
+    /// Returns each progress thread with the share of one CPU that it used.
     fn proxies<'s>(
         &self,
         later: &'s Self,
@@ -169,7 +173,7 @@ impl Snapshot {
         })
     }
 
-    /// Threads that did more than to look whether there is something to do.
+    /// Returns the CPUs of the threads that did more than look for work.
     fn movers(&self, later: &Self, seconds: f64, poster: Option<Poster>) -> Vec<Vec<u32>> {
         let moves = |share: f64| share >= MOVER_SHARE;
         let proxies = self.proxies(later, seconds).filter(|(_, share)| moves(*share));
@@ -184,8 +188,8 @@ impl Snapshot {
         proxies.chain(posts.then(Vec::new)).chain(copiers).collect()
     }
 
-    /// The parts of the time in which flows that sent stood with a full window, with a full socket, and
-    /// with no room at the receiver.
+    /// Returns the shares of the time in which sending flows had a full window, a full socket, and no room at the
+    /// receiver.
     fn full_shares(&self, later: &Self, seconds: f64) -> [f64; 3] {
         let (mut flows, mut full_ns) = (0u64, [0u64; 3]);
         for peer in &later.stats.peers {
@@ -215,12 +219,12 @@ impl Snapshot {
     }
 }
 
-/// The thread that posts.
+/// Times of the posting thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Poster {
     pub(crate) cpu: Duration,
-    /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
-    /// but no work; `None` where its waiting moves the data.
+    /// Time that the thread waited for transfers to end. It may poll meanwhile, which is CPU time but no work; `None`
+    /// if its waiting moves the data.
     pub(crate) waited: Option<Duration>,
 }
 
@@ -231,23 +235,23 @@ impl Poster {
     }
 }
 
-/// A thread that used less of a CPU hardly moved any bytes.
+/// Minimum CPU share of a thread that moves bytes. A thread with less hardly moved any.
 const MOVER_SHARE: f64 = 0.05;
-/// How the names begin of an engine's threads that copy from memory to memory.
+/// Prefix of the names of an engine's threads that copy from memory to memory.
 const COPIERS: &str = "pr-copy";
 
-/// How far this process steps back behind others, from -20 to 19.
+/// Returns the nice value of this process, from -20 to 19: how far it yields to others.
 fn nice() -> i32 {
     rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
-/// The part of the time that was posting: CPU time, and not while it waited for something to end.
+/// Returns the share of the time that was posting: CPU time outside of waits for something to end.
 fn posting_share(poster: Poster, seconds: f64) -> Option<f64> {
     let posting = seconds - poster.waited?.as_secs_f64();
     Some((poster.cpu.as_secs_f64().min(posting) / seconds).max(0.0))
 }
 
-/// Sums over the peers; one that is not measured moves nothing.
+/// Sums up the counters over the peers. A peer that is not measured moves nothing.
 fn by_rail(stats: &Stats) -> Vec<RailDelta> {
     let mut rails: Vec<RailDelta> = Vec::new();
     for rail in stats.peers.iter().flat_map(|peer| &peer.rails) {
@@ -318,7 +322,7 @@ mod tests {
         let (name, share) = interval.load.busiest_thread.unwrap();
         assert_eq!(name, "rx-0");
         assert!((share - 0.9).abs() < 1e-9);
-        // For 100 ms of its waiting it polled, which does not count as posting.
+        // During 100 ms of its waiting the poster polled, which does not count as posting.
         assert!((interval.load.posting_share.unwrap() - 0.15).abs() < 1e-9);
         assert_eq!(interval.load.movers.len(), 3, "both proxies, and who posts");
         let shares = (interval.load.window_full_share, interval.load.socket_full_share);

@@ -1,4 +1,4 @@
-//! What one end does in the samples of a size: it streams transfers, or plays ping-pong.
+//! Part of one end in the samples of a size: it streams transfers, or plays ping-pong.
 
 use polyrail::PreparedTransfer;
 
@@ -14,7 +14,7 @@ pub(crate) enum Part<'l> {
 }
 
 impl<'l> Part<'l> {
-    /// Prepares the requests of this end. `theirs` are the regions of the other one.
+    /// Prepares the requests of this end. `theirs` are the regions of the other end.
     pub(crate) fn new(
         link: &'l Link<'l>,
         buffers: &Buffers,
@@ -29,7 +29,7 @@ impl<'l> Part<'l> {
         Ok(Self::Stream(work))
     }
 
-    /// One of the requests that this end posts.
+    /// Returns one of the requests that this end posts.
     pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
         match self {
             Self::Stream(work) => work.example(),

@@ -1,8 +1,8 @@
-//! The ping-pong: one message to the other end and one back, over and over.
+//! Ping-pong: one message to the other end and one back, over and over.
 //!
-//! With writes, a notification bound to the write says that the message is in place; with sends,
-//! the receive does. Half of a round trip is the time one way. Both ends do the same work, and
-//! neither waits for acknowledgements before it answers.
+//! With writes, a notification bound to the write reports that the message is in place; with sends, the receive does.
+//! The one-way time is half of a round trip. Both ends do the same work, and neither waits for acknowledgements before
+//! it answers.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,15 +23,15 @@ use crate::fault::Fault;
 pub(crate) struct PingPong<'a> {
     link: &'a Link<'a>,
     out: PreparedTransfer,
-    /// What the other end's message is received by; with writes it comes by itself.
+    /// Receive of the other end's message. Writes need none.
     into: Option<PreparedTransfer>,
 }
 
-/// A ping-pong that has posted its first receive.
+/// Ping-pong that has posted its first receive.
 pub(crate) struct Ready<'p, 'a> {
     game: &'p PingPong<'a>,
     receive: Option<Transfer>,
-    /// Messages sent whose acknowledgement may be on its way.
+    /// Sent messages whose acknowledgement may still be on its way.
     unacknowledged: VecDeque<Transfer>,
 }
 
@@ -51,12 +51,12 @@ impl<'a> PingPong<'a> {
         Ok(Self { link, out, into })
     }
 
-    /// The request that sends.
+    /// Returns the request that sends.
     pub(crate) fn example(&self) -> &PreparedTransfer {
         &self.out
     }
 
-    /// Makes sure that the first message can come.
+    /// Prepares for the arrival of the first message.
     pub(crate) fn start(&self) -> Result<Ready<'_, 'a>, Fault> {
         let receive = self.into.as_ref().map(PreparedTransfer::post).transpose()?;
         Ok(Ready { game: self, receive, unacknowledged: VecDeque::with_capacity(UNACKNOWLEDGED) })
@@ -64,7 +64,7 @@ impl<'a> PingPong<'a> {
 }
 
 impl Ready<'_, '_> {
-    /// Plays `rounds` round trips: the client hits first.
+    /// Plays `rounds` round trips. The client sends first.
     pub(crate) fn play(
         mut self,
         end: End,
@@ -77,7 +77,7 @@ impl Ready<'_, '_> {
         let started = Instant::now();
         let mut hit = started;
         for round in 0..rounds {
-            // Short ones are over before anybody waits for them.
+            // Short waits end before `stop` is checked in them, so check here, too.
             if stop(false) {
                 return Err(Fault::interrupted());
             }
@@ -98,15 +98,15 @@ impl Ready<'_, '_> {
         for transfer in &self.unacknowledged {
             wait(self.game.link.engine, transfer, &idle_stop)?;
         }
-        // All that is not waiting for the other end takes next to nothing.
+        // Everything besides waiting for the other end takes next to no time.
         let waited = Duration::from_secs_f64(seconds);
         let cpu = thread_cpu_time().saturating_sub(cpu);
         Ok(Ran { seconds, times, cpu, waited })
     }
 
     fn send(&mut self) -> Result<(), Fault> {
-        // The answer to a message comes after its acknowledgement or with it, so that the oldest of
-        // several is over long ago, and waiting for it does not wait.
+        // The answer to a message arrives after its acknowledgement or with it. So the oldest of several messages is
+        // already acknowledged, and this wait returns at once.
         if self.unacknowledged.len() == UNACKNOWLEDGED
             && let Some(oldest) = self.unacknowledged.pop_front()
         {
@@ -155,7 +155,7 @@ impl Ready<'_, '_> {
     }
 }
 
-/// What a write of the ping-pong notifies with. Control messages begin with a brace.
+/// Notification of the ping-pong's writes. Control messages begin with a brace.
 const BALL: &[u8] = b"o";
 const UNACKNOWLEDGED: usize = 32;
 const SLICE: Duration = Duration::from_millis(200);

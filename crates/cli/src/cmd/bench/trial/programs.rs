@@ -1,4 +1,4 @@
-//! Which programs used the CPUs that this process may run on, as the kernel counts it.
+//! Programs that used the CPUs that this process may run on, according to the kernel.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,26 +7,34 @@ use rustix::param::clock_ticks_per_second;
 
 use crate::cmd::bench::talk::Program;
 
-/// Each process, by its number and the tick in which it started.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Programs(HashMap<(u32, u64), Used>);
+pub(crate) struct Programs {
+    /// Each process, by its id and the tick in which it started.
+    each: HashMap<(u32, u64), Used>,
+    /// Kernel's part of the time of all processes and of their ended children, in ticks.
+    kernel_ticks: u64,
+}
 
 #[derive(Clone, Debug)]
 struct Used {
     name: String,
     /// CPU time, in ticks.
     ticks: u64,
-    /// The CPU on which it ran last.
+    /// Kernel's part of the CPU time, including that of children that the process has waited for, in ticks.
+    kernel_ticks: u64,
+    /// CPU on which the process last ran.
     cpu: u32,
 }
 
-/// So many are told of; the others used less.
+/// Maximum number of programs to report, the busiest ones.
 const PROGRAMS_MAX: usize = 16;
-/// Less of a CPU than this is nobody's disturbance.
+/// Minimum CPU time to report, as a number of CPUs. Less disturbs no transfer.
 const LEAST_CPUS: f64 = 0.02;
+/// Prefix of the kernel's threads for softirqs that took too long elsewhere.
+const KSOFTIRQD: &str = "ksoftirqd/";
 
 impl Programs {
-    /// A file is read for each process, which takes some microseconds.
+    /// Reads a file for each process, which takes some microseconds each.
     pub(crate) fn look() -> Self {
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let of_process = |name: &str| {
@@ -35,19 +43,33 @@ impl Programs {
             let (started, used) = Used::parse(&stat)?;
             Some(((pid, started), used))
         };
-        Self(processes.filter_map(|entry| of_process(entry.file_name().to_str()?)).collect())
+        Self::of(processes.filter_map(|entry| of_process(entry.file_name().to_str()?)).collect())
     }
 
-    /// Those that used most from this look to `later`, the busiest first. What ended before `later` is not among them,
-    /// nor what ran last on none of the CPUs that are `allowed`: it took none from this process.
+    fn of(each: HashMap<(u32, u64), Used>) -> Self {
+        let programs = each.values().filter(|used| !used.name.starts_with(KSOFTIRQD));
+        let kernel_ticks = programs.map(|used| used.kernel_ticks).sum();
+        Self { each, kernel_ticks }
+    }
+
+    /// Returns the CPU time between this look and `later` in which the kernel worked for processes, as a number of
+    /// CPUs. It includes processes that ended meanwhile: their time passes to their parents.
+    pub(crate) fn kernel_cpus(&self, later: &Self, seconds: f64) -> f64 {
+        let ticks = later.kernel_ticks.saturating_sub(self.kernel_ticks);
+        ticks as f64 / clock_ticks_per_second() as f64 / seconds
+    }
+
+    /// Returns the programs that used most between this look and `later`, the busiest first. Leaves out programs that
+    /// ended before `later`, and those that last ran on none of the `allowed` CPUs: they took no time from this
+    /// process.
     pub(crate) fn busiest(&self, later: &Self, seconds: f64, allowed: &[u32]) -> Vec<Program> {
         let ticks_per_second = clock_ticks_per_second() as f64;
         let since = |(key, used): (&(u32, u64), &Used)| {
-            let before = self.0.get(key).map_or(0, |before| before.ticks);
+            let before = self.each.get(key).map_or(0, |before| before.ticks);
             let cpus = used.ticks.saturating_sub(before) as f64 / ticks_per_second / seconds;
             Program { pid: key.0, name: used.name.clone(), cpus }
         };
-        let ran_here = later.0.iter().filter(|(_, used)| allowed.contains(&used.cpu));
+        let ran_here = later.each.iter().filter(|(_, used)| allowed.contains(&used.cpu));
         let mut programs: Vec<Program> =
             ran_here.map(since).filter(|program| program.cpus >= LEAST_CPUS).collect();
         programs.sort_by(|a, b| b.cpus.total_cmp(&a.cpus));
@@ -57,15 +79,17 @@ impl Programs {
 }
 
 impl Used {
-    /// Reads `/proc/PID/stat`, as `proc_pid_stat(5)` has it: the name stands in brackets and may hold some itself.
-    /// With it comes the tick in which the process started.
+    /// Reads `/proc/PID/stat` in the format of `proc_pid_stat(5)`. The name is in brackets and may contain brackets
+    /// itself. Also returns the tick in which the process started.
     fn parse(stat: &str) -> Option<(u64, Self)> {
         let (head, tail) = stat.rsplit_once(')')?;
         let name = head.split_once('(')?.1.to_owned();
-        // The third field of all is the first one here.
+        // The third field of the whole line is the first one here.
         let field = |number: usize| tail.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
         let cpu = u32::try_from(field(39)?).ok()?;
-        Some((field(22)?, Self { name, ticks: field(14)? + field(15)?, cpu }))
+        let (user, kernel) = (field(14)?, field(15)?);
+        let kernel_ticks = kernel + field(17)?;
+        Some((field(22)?, Self { name, ticks: user + kernel, kernel_ticks, cpu }))
     }
 }
 
@@ -75,9 +99,11 @@ mod tests {
 
     fn programs(processes: &[(u32, u64, &str, u64)]) -> Programs {
         let of = |(pid, started, name, ticks): &(u32, u64, &str, u64)| {
-            ((*pid, *started), Used { name: (*name).to_owned(), ticks: *ticks, cpu: pid % 4 })
+            let (name, ticks) = ((*name).to_owned(), *ticks);
+            let kernel_ticks = ticks / 2;
+            ((*pid, *started), Used { name, ticks, kernel_ticks, cpu: pid % 4 })
         };
-        Programs(processes.iter().map(of).collect())
+        Programs::of(processes.iter().map(of).collect())
     }
 
     #[test]
@@ -96,12 +122,26 @@ mod tests {
     }
 
     #[test]
+    fn the_kernels_work_for_all_processes_counts_and_its_threads_for_softirqs_do_not() {
+        let second = clock_ticks_per_second();
+        let before = programs(&[(1, 5, "hog", 1000), (2, 5, "ksoftirqd/0", 70)]);
+        let after = programs(&[
+            (1, 5, "hog", 1000 + 2 * second),
+            (2, 5, "ksoftirqd/0", 70 + second),
+            (3, 9, "elsewhere", 2 * second),
+        ]);
+        assert_eq!(before.kernel_cpus(&after, 2.0), 1.0);
+        assert_eq!(after.kernel_cpus(&before, 2.0), 0.0);
+    }
+
+    #[test]
     fn the_kernel_tells_the_time_of_a_process_whatever_its_name_holds() {
-        let stat = "7 (a) (b c) R 1 7 7 0 -1 4194304 100 0 0 0 30 12 0 0 20 0 1 0 8900 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 3 0";
+        let stat = "7 (a) (b c) R 1 7 7 0 -1 4194304 100 0 0 0 30 12 5 8 20 0 1 0 8900 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 3 0";
         let (started, used) = Used::parse(stat).unwrap();
         assert_eq!((&*used.name, used.ticks, started, used.cpu), ("a) (b c", 42, 8900, 3));
+        assert_eq!(used.kernel_ticks, 20, "8 are of children that ended");
         assert!(Used::parse("7 (a) R 1").is_none());
         let own = std::process::id();
-        assert!(Programs::look().0.keys().any(|(pid, _)| *pid == own));
+        assert!(Programs::look().each.keys().any(|(pid, _)| *pid == own));
     }
 }

@@ -1,14 +1,14 @@
-//! How long threads of this process ran, and were ready to run and had no CPU, as the kernel counts it.
+//! Times that threads of this process ran, and that they were ready to run but had no CPU, according to the kernel.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// Each thread by its number.
+/// Threads by their ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queued(HashMap<String, Thread>);
 
-/// Times since it started, in nanoseconds.
+/// Times since the thread started, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Thread {
     name: String,
@@ -17,7 +17,7 @@ struct Thread {
 }
 
 impl Queued {
-    /// Of a kernel that does not count, nothing.
+    /// Reads the times. Empty if the kernel does not count them.
     pub(crate) fn look() -> Self {
         let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let of_thread = |folder: &Path| {
@@ -33,18 +33,18 @@ impl Queued {
         Self(numbered.collect())
     }
 
-    /// The thread that waited longest from this look to `later`, and the part of `seconds` that it did.
+    /// Returns the thread that waited longest between this look and `later`, and the share of `seconds` that it waited.
     pub(crate) fn longest(&self, later: &Self, seconds: f64) -> Option<(String, f64)> {
         self.shares(later, seconds, |thread| thread.waited).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The parts of `seconds` that threads ran whose names begin so, from this look to `later`.
+    /// Returns the shares of `seconds` that the threads with this prefix ran between this look and `later`.
     pub(crate) fn ran(&self, later: &Self, seconds: f64, prefix: &str) -> Vec<f64> {
         let all = self.shares(later, seconds, |thread| thread.ran);
         all.filter(|(name, _)| name.starts_with(prefix)).map(|(_, share)| share).collect()
     }
 
-    /// Each thread's name, and what of `seconds` this time of it was.
+    /// Returns the name of each thread, and the share of `seconds` that the chosen time makes up.
     fn shares(
         &self,
         later: &Self,
@@ -58,8 +58,8 @@ impl Queued {
     }
 }
 
-/// The first two numbers of `/proc/PID/task/TID/schedstat`, as the kernel's `Documentation/scheduler/sched-stats.rst`
-/// has them: nanoseconds on a CPU, and on a run queue.
+/// Reads the first two numbers of `/proc/PID/task/TID/schedstat`, described in the kernel's
+/// `Documentation/scheduler/sched-stats.rst`: nanoseconds on a CPU, and on a run queue.
 fn ran_and_waited(schedstat: &str) -> Option<(u64, u64)> {
     let mut numbers = schedstat.split_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))

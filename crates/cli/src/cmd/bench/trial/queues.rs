@@ -1,16 +1,16 @@
-//! What the queues in front of the rails' interfaces drop.
+//! Packets that the queues of the rails' interfaces drop.
 
 use std::collections::HashMap;
 
 use polyrail::Engine;
 use polyrail_lab::QueueCounts;
 
-/// The counts of each rail's interface by the rail's name, at one moment.
+/// Counts of each rail's interface at one moment, by the rail's name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queues(HashMap<String, QueueCounts>);
 
 impl Queues {
-    /// Without those that the kernel tells nothing of.
+    /// Reads the counts, except those that the kernel does not report.
     pub(crate) fn look(engine: &Engine) -> Self {
         let counts: HashMap<String, QueueCounts> =
             polyrail_lab::queue_counts().unwrap_or_default().into_iter().collect();
@@ -18,7 +18,8 @@ impl Queues {
         Self(rails.filter_map(|rail| Some((rail.name, *counts.get(&rail.interface)?))).collect())
     }
 
-    /// The rail whose queue dropped the greatest part of what it got from this look to `later`, and that part.
+    /// Returns the rail whose queue dropped the greatest share of its packets between this look and `later`, and that
+    /// share.
     pub(crate) fn worst(&self, later: &Self) -> Option<(String, f64)> {
         let dropped = |(name, now): (&String, &QueueCounts)| {
             let before = self.0.get(name)?;

@@ -1,7 +1,7 @@
-//! How often the CPU time that control groups grant this process had run out, as the kernel counts it.
+//! Throttling of this process by the CPU quotas of its control groups, according to the kernel.
 //!
 //! Files and their meaning: `Documentation/admin-guide/cgroup-v2.rst` (`cpu.max`, `cpu.stat`) and
-//! `Documentation/scheduler/sched-bwc.rst` of Linux, version 1 there as well.
+//! `Documentation/scheduler/sched-bwc.rst` of Linux, which also describes version 1.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use crate::cmd::bench::talk::Throttled;
 use crate::groups::{MOUNT, folders, own};
 
-/// The groups of this process that have a quota, and their ancestors that have one.
+/// Groups of this process, and their ancestors, that have a quota.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Quotas(Vec<Quota>);
 
 #[derive(Clone, Debug, PartialEq)]
 struct Quota {
     folder: PathBuf,
-    /// CPUs' worth of time that the group may use.
+    /// CPU time that the group may use, as a number of CPUs.
     cpus: f64,
-    /// Periods in which the group ran.
+    /// Number of periods in which the group ran.
     periods: u64,
-    /// Those of them in which it had to stop before their end.
+    /// Number of those periods in which the group had to stop before their end.
     throttled: u64,
 }
 
 impl Quotas {
-    /// Of a kernel without control groups, nothing.
+    /// Reads the quotas. Empty if the kernel has no control groups.
     pub(crate) fn look() -> Self {
         Self::below(Path::new(MOUNT), &own())
     }
@@ -35,7 +35,12 @@ impl Quotas {
         Self(folders.filter_map(read).collect())
     }
 
-    /// The group whose quota ran out in the greatest part of its periods from this look to `later`.
+    /// Returns the CPU time that the strictest quota grants, as a number of CPUs; `None` without a quota.
+    pub(crate) fn least_cpus(&self) -> Option<f64> {
+        self.0.iter().map(|quota| quota.cpus).min_by(f64::total_cmp)
+    }
+
+    /// Returns the group whose quota ran out in the greatest share of its periods between this look and `later`.
     pub(crate) fn worst(&self, later: &Self) -> Option<Throttled> {
         let since = |quota: &Quota| {
             let before = self.0.iter().find(|before| before.folder == quota.folder);
@@ -56,7 +61,7 @@ fn read(folder: PathBuf) -> Option<Quota> {
     let cpus = match file("cpu.max") {
         Some(text) => {
             let mut words = text.split_whitespace().map(str::parse::<f64>);
-            // The first word is `max` where there is no quota.
+            // The first word is `max` if there is no quota.
             words.next()?.ok()? / words.next()?.ok()?
         }
         None => {

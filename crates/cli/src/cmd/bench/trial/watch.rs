@@ -1,5 +1,5 @@
-//! With `--sample`: what CPUs and threads do during each measured interval, and a file that says so
-//! second by second.
+//! Sampling for `--sample`: the activity of CPUs and threads during each measured interval, and a file with it for each
+//! second.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,13 +12,13 @@ use polyrail_sample::{Attached, Hot, Options, Sample, SampleError, Sampler, Snap
 use crate::fault::Fault;
 use crate::queue_stats::read_queues;
 
-/// Looks at this process at the start and the end of each interval.
+/// Sampler that observes this process at the start and the end of each interval.
 #[derive(Clone)]
 pub(crate) struct Watch {
     sampler: Arc<Mutex<Sampler>>,
 }
 
-/// What was seen at one moment.
+/// Snapshot of the counters at one moment.
 pub(crate) struct Watched {
     snapshot: Snapshot,
     sampler: Arc<Mutex<Sampler>>,
@@ -32,7 +32,7 @@ impl Watch {
         Ok(Self { sampler: Arc::new(Mutex::new(sampler)) })
     }
 
-    /// Reads all counters: some milliseconds at most, outside of what is timed.
+    /// Reads all counters. Takes some milliseconds at most, outside of the timed part.
     pub(crate) fn look(&self) -> Watched {
         // The sampler holds files and buffers only, which a panic elsewhere leaves usable.
         let mut sampler = self.sampler.lock();
@@ -41,7 +41,7 @@ impl Watch {
 }
 
 impl Watched {
-    /// The busiest CPU of ours from the first to the second look.
+    /// Returns the busiest CPU that works for this process between the two looks.
     pub(crate) fn hot((from, to): (&Self, &Self)) -> Option<Hot> {
         Hot::find(&Self::between(from, to))
     }
@@ -52,15 +52,15 @@ impl Watched {
     }
 }
 
-/// Writes a sample each second to `file`, of this process and of the one that it measures against,
-/// if that is here, too.
+/// Writes a sample each second to `file`, for this process and for the one that it measures against if that is on this
+/// machine, too.
 pub(crate) fn attach(file: File, path: &Path) -> Result<Attached, Fault> {
     let root = Sysroot::live();
     let sampler = sampler_of(&root, partners(&root))?.with_queues(read_queues());
     Ok(Attached::start(sampler, file, path)?)
 }
 
-/// Of this process, and of those of the partners that have not ended.
+/// Opens a sampler of this process and of the partners that have not ended.
 fn sampler_of(root: &Sysroot, mut partners: Vec<u32>) -> Result<Sampler, SampleError> {
     loop {
         let pids = [vec![std::process::id()], partners.clone()].concat();
@@ -73,7 +73,7 @@ fn sampler_of(root: &Sysroot, mut partners: Vec<u32>) -> Result<Sampler, SampleE
     }
 }
 
-/// The serving process: a child of this one, or in a lab a child of the bench that made the lab.
+/// Returns the serving process: a child of this one, or in a lab a child of the bench that made the lab.
 fn partners(root: &Sysroot) -> Vec<u32> {
     let own = std::process::id();
     let Some((name, parent)) = name_and_parent(root, own) else { return Vec::new() };
@@ -87,7 +87,7 @@ fn partners(root: &Sysroot) -> Vec<u32> {
     others.filter(is_partner).collect()
 }
 
-/// From `/proc/PID/stat`, where the name stands in brackets and may hold some itself.
+/// Reads `/proc/PID/stat`, where the name is in brackets and may contain brackets itself.
 fn name_and_parent(root: &Sysroot, pid: u32) -> Option<(String, u32)> {
     let text = root.read(format!("/proc/{pid}/stat")).ok()?;
     let (head, tail) = text.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! One side's part in measuring one size: its memory and what it posts.
+//! Part of one end in measuring one size: its memory and its requests.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use polyrail::{Engine, Peer, PreparedTransfer, Region, RemoteRegion, Request};
 use polyrail_profiler::drive::{DriveError, Driver, Ran, Running};
 
 use crate::cmd::bench::faults;
-use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
+use crate::cmd::bench::memory::{Buffers, Needs, Store};
 use crate::cmd::bench::options::{Op, Piece};
 use crate::cmd::bench::talk::{End, Regions, SetUp, from_hex, to_hex};
 use crate::fault::Fault;
@@ -14,35 +14,29 @@ use crate::together::{Begun, start_all};
 
 /// Everything that a sample of a stream of transfers needs at this end.
 pub(crate) struct Work<'a> {
-    /// By job; each has drivers that share its slots.
+    /// Drivers by job. The drivers of a job share its slots.
     jobs: Vec<Vec<Driver<'a>>>,
 }
 
-/// All drivers of an end, started.
+/// Started drivers of an end.
 pub(crate) struct Started<'w> {
     jobs: Vec<Vec<Running<'w>>>,
 }
 
-/// The memory that an end needs.
-pub(crate) fn buffers_of(
-    set_up: &SetUp,
-    engine: &Engine,
-    bank: &Bank,
-    end: End,
-) -> Result<Buffers, Fault> {
+/// Returns the memory that an end needs.
+pub(crate) fn needs_of(set_up: &SetUp, end: End) -> Needs {
     let seed_of = |sender: End| set_up.seed.wrapping_add(u64::from(sender == End::Server));
     let other = match end {
         End::Client => End::Server,
         End::Server => End::Client,
     };
-    let needs = Needs {
+    Needs {
         source_seed: set_up.sends(end).then(|| seed_of(end)),
         dest_seed: set_up.receives(end).then(|| seed_of(other)),
-    };
-    Buffers::new(engine, bank, set_up.layout, needs)
+    }
 }
 
-/// What the other end is to know of this end's memory.
+/// Describes this end's memory for the other end.
 pub(crate) fn regions_of(buffers: &Buffers) -> Regions {
     let describe =
         |store: &Option<Store>| store.as_ref().map(|store| to_hex(&store.region().describe()));
@@ -67,13 +61,13 @@ impl<'a> Work<'a> {
             Op::Read if posts => jobs.push(Job::Read),
             Op::Write | Op::Read => {}
             Op::Send => {
-                // Receives first, so that they are posted before the first message comes.
+                // Receives first, so that they are posted before the first message arrives.
                 jobs.extend(set_up.receives(end).then_some(Job::Receive));
                 jobs.extend(set_up.sends(end).then_some(Job::Send));
             }
         }
         let drivers = |job: &Job| -> Result<Vec<Driver<'a>>, Fault> {
-            // Receives are posted in the order of slots, by whoever sends in that order.
+            // A single poster posts the receives, in the order of slots.
             let posters = if *job == Job::Receive { 1 } else { set_up.posters };
             let driver = |poster: u64| {
                 let slots = (poster..buffers.layout.slots).step_by(posters as usize);
@@ -87,7 +81,7 @@ impl<'a> Work<'a> {
         Ok(Self { jobs: jobs? })
     }
 
-    /// One of the requests that send, if this end posts any.
+    /// Returns one of the requests that send, if this end posts any.
     pub(crate) fn example(&self) -> Option<&PreparedTransfer> {
         self.jobs.last()?.first().and_then(Driver::example)
     }
@@ -106,27 +100,26 @@ fn start<'w>(drivers: &'w [Driver<'_>], transfers: u64) -> Result<Vec<Running<'w
     drivers.iter().zip(shares).map(|(driver, share)| driver.start(share)).collect()
 }
 
-/// How many transfers each poster has, given how many slots it has: those that fall to its slots
-/// when all transfers go through all slots in order. The other end receives in that order, so each
-/// send finds a receive of its slot.
+/// Returns the number of transfers of each poster, from its number of slots: those that fall to its slots when all
+/// transfers go through all slots in order. The other end receives in that order, so each send finds a receive of its
+/// slot.
 fn shares(transfers: u64, slots: &[u64]) -> Vec<u64> {
     let (all, posters) = (slots.iter().sum::<u64>().max(1), slots.len() as u64);
     let (rounds, rest) = (transfers / all, transfers % all);
     (0..).zip(slots).map(|(poster, own)| rounds * own + share(rest, poster, posters)).collect()
 }
 
-/// What one of several has of something: the first ones one more if it can't be divided.
+/// Returns the share of one of several. If the total can't be divided evenly, the first ones get one more.
 fn share(all: u64, index: u64, of: u64) -> u64 {
     (all + of - 1 - index) / of
 }
 
 impl Started<'_> {
-    /// Runs all drivers to their end, each on a thread of its own. `None` at an end that has nothing
-    /// to post.
+    /// Runs all drivers to their end, each on a separate thread. Returns `None` at an end that has nothing to post.
     pub(crate) fn finish(self, stop: impl Fn(bool) -> bool + Sync) -> Result<Option<Ran>, Fault> {
         let stop = &stop;
         let mut jobs = self.jobs;
-        // The first of the last job runs on this thread.
+        // The first driver of the last job runs on this thread.
         let Some(own) = jobs.last_mut().map(|drivers| drivers.remove(0)) else { return Ok(None) };
         thread::scope(|scope| {
             let finish = |running: Running<'_>| running.finish(stop).map_err(Fault::from);
@@ -143,7 +136,7 @@ impl Started<'_> {
     }
 }
 
-/// All that ran at once. The last job sends, and its times are the ones to show; `ran` is one of its
+/// Combines everything that ran at once. The last job sends, and its times are the ones to show; `ran` is one of its
 /// drivers.
 fn summed(mut ran: Ran, mut others: Vec<Vec<Result<Ran, Fault>>>) -> Result<Ran, Fault> {
     for beside in others.pop().unwrap_or_default() {
@@ -155,7 +148,7 @@ fn summed(mut ran: Ran, mut others: Vec<Vec<Result<Ran, Fault>>>) -> Result<Ran,
     Ok(ran)
 }
 
-/// Something to post for a slot.
+/// Operation to post for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
     Write,
@@ -234,7 +227,7 @@ impl Maker<'_, '_> {
     }
 }
 
-/// The ends disagree about who sends.
+/// Returns the error for ends that disagree about which of them sends.
 fn missing(what: &str) -> Fault {
     faults::protocol("set_up", format!("it leaves out {what}"))
 }

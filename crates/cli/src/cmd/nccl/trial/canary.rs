@@ -1,6 +1,6 @@
-//! The process in which a foreign plugin is tried. It tells what it does and finds in lines of JSON.
+//! The process in which a foreign plugin is tried. It reports its calls and findings as lines of JSON.
 //!
-//! They go over a socket that is its standard input: plugins write to the other two.
+//! The lines go over a socket that is its standard input: plugins write to the other two.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -22,16 +22,16 @@ use super::left::State;
 use super::pair::{Pair, SIZES};
 use super::watch::Watch;
 
-/// What is to be tried.
+/// The plugin to try, and the extent of the trial.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) library: String,
     pub(super) version: Option<u32>,
-    /// All if it is empty.
+    /// Devices to try; all if this is empty.
     pub(super) devices: Vec<usize>,
-    /// For each call, connection and round of messages.
+    /// Time limit of each call, connection and round of messages.
     pub(super) timeout_ms: u64,
-    /// Only load it, and ask for its devices.
+    /// Whether only to load the plugin and ask for its devices.
     pub(super) is_look: bool,
 }
 
@@ -39,17 +39,17 @@ pub(super) struct Task {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Event {
-    /// This function is called now. Calls of the same one in a row are told once.
+    /// The function that is called now. Calls of it in a row are reported at most once a second.
     Call(String),
     Tables(Vec<TableFound>),
     Opened(u32),
     Devices(Vec<DeviceFound>),
     Transfer(Transfer),
     NotTried(String),
-    /// This device does not tell the lengths of what it has received.
+    /// This device does not report the lengths of received messages.
     Untold(usize),
     Left(Left),
-    /// This call was to end something, and failed.
+    /// A call that was to end something, and failed.
     NotClosed(CloseFault),
     Log {
         is_warning: bool,
@@ -59,24 +59,24 @@ pub(super) enum Event {
     Done,
 }
 
-/// Why it can't go on.
+/// Reason why the canary can't go on.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Failure {
-    /// It is not there, and what to do about that.
+    /// The library is missing: the error, and its fix.
     Missing(String, String),
-    /// It is no plugin, and what to do about that.
+    /// The library is not a plugin: the error, and its fix.
     Load(String, String),
     Call(String),
     Data(String),
 }
 
-/// Of messages of which as many as possible are under way at a time.
+/// Size of messages of which as many as possible are under way at a time.
 const BURST_BYTES: usize = 10_007;
 pub(super) const POISON: u8 = 0xee;
 pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
-/// Tries the plugin, and tells everything over standard input.
+/// Tries the plugin, and reports everything over standard input.
 pub(super) fn work(task: &Task) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -105,7 +105,7 @@ fn examine(task: &Task, watch: &Arc<Watch>, before: &State) -> Result<(), Failur
     let net = Net::open(&library, task.version, Some(Arc::new(move |call| observed.hear(call))))?;
     watch.say(&Event::Opened(net.version()));
     let count = net.devices()?;
-    // A look needs no engine. It asks for as many devices as one takes.
+    // A look makes no engine, so it asks for only as many devices as an engine takes.
     let asked = if task.is_look { count.min(DEVICES_MAX) } else { count };
     if task.devices.is_empty() && asked > DEVICES_MAX {
         return Err(Failure::Call(format!(
@@ -184,13 +184,13 @@ fn try_device(
             None => {}
         }
     }
-    // What one connection leaves behind shows in the next.
+    // Another connection shows what the earlier ones left behind.
     let (sender, receiver) = connect(net, device, timeout)?;
     ended(receiver.close())?;
     ended(sender.close())
 }
 
-/// The watch tells which calls failed that end something; the trial goes on.
+/// Ignores a failed call that was to end something. The watch reports it, and the trial goes on.
 pub(super) fn ended(done: Result<(), NetError>) -> Result<(), Failure> {
     match done {
         Err(NetError::Failed { .. }) => Ok(()),
@@ -223,7 +223,7 @@ fn connect(net: &Net, device: usize, timeout: Duration) -> Result<(SendComm, Rec
         }
         sleep(PAUSE);
     }
-    // Both are there, as the loop has ended.
+    // Both exist, as the loop has ended.
     sender.zip(receiver).ok_or_else(|| Failure::Call("there is no connection".to_owned()))
 }
 

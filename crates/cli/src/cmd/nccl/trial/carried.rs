@@ -1,5 +1,5 @@
-//! Transfers as an engine has a plugin make them: between memory of GPUs, and where the host puts messages together that
-//! come in fragments.
+//! Transfers as an engine has a plugin make them: between memory of GPUs, or where the host reassembles messages from
+//! fragments.
 
 use std::fmt::Display;
 use std::thread::sleep;
@@ -16,13 +16,13 @@ use super::findings::Transfer;
 
 /// Message sizes: a few bytes, odd ones, and the longest that comes in fragments.
 const SIZES: [u64; 6] = [1, 13, 4096, 65_537, 1_048_577, 4_194_304];
-/// Room behind a message, which the plugin must leave alone.
+/// Room after a message, which the plugin must leave alone.
 const GUARD: u64 = 4096;
 
-/// Memory that a plugin is given.
+/// Memory for the plugin's transfers.
 pub(super) enum Place {
     Host,
-    /// Of a GPU, at both ends.
+    /// Memory of a GPU, at both ends.
     Gpu(DeviceMemory, DeviceMemory),
 }
 
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// Where messages come from, and where they go.
+    /// Source and destination of messages.
     fn ends(&self) -> [Bytes; 2] {
         match self {
             Self::Host => {
@@ -57,8 +57,8 @@ fn most() -> u64 {
     SIZES.into_iter().max().unwrap_or_default()
 }
 
-/// Sends messages of all sizes over the connection, which ends with that, and compares what arrives and what lies behind
-/// it. `seed` makes other bytes each time.
+/// Sends messages of all sizes over the connection, and compares what arrives and the bytes after it. Each size has
+/// other content. Closes the connection.
 pub(super) fn transfers(
     device: usize,
     (sender, receiver): (SendComm, RecvComm),
@@ -98,7 +98,7 @@ pub(super) fn transfers(
         }
         sleep(PAUSE);
     }
-    // Or this thread of ours would be told as one that the plugin has left.
+    // Join our own thread, which would be reported as one that the plugin has left.
     drop((out, into));
     let _ = closing.join();
     done
@@ -123,7 +123,7 @@ fn wait(
             let text = format!("a message of {bytes} bytes did not come in {timeout:?}");
             return Err(Failure::Call(text));
         }
-        // A look that moves something is followed by another one; this is what an engine's proxy does as well.
+        // Poll again after a yield, as an engine's progress thread does.
         std::thread::yield_now();
     }
     Ok(())

@@ -1,5 +1,6 @@
-//! What `polyrail nccl try` finds, as JSON and in words.
+//! Findings of `polyrail nccl try`, as JSON and in words.
 
+use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{NCCL_RELEASES, Properties};
 use polyrail_report::{Align, Table, exit, show_size};
 use serde::{Deserialize, Serialize};
@@ -7,21 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::stdout::{fitted, say};
 
 const SCHEMA_VERSION: u32 = 1;
+/// Polyrail's plugin assumes this speed for a rail whose driver reports none, and a multiple of it for loopback.
+const ASSUMED_MBPS: i32 = 100_000;
 
-/// Everything about one plugin.
+/// All findings about one plugin.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Findings {
     schema_version: u32,
     pub(super) library: String,
     pub(super) tables: Vec<TableFound>,
-    /// Of the table that was tried.
+    /// Version of the table that was tried.
     pub(super) version: Option<u32>,
     pub(super) devices: Vec<DeviceFound>,
     pub(super) transfers: Vec<Transfer>,
     pub(super) not_tried: Vec<String>,
     pub(super) left: Left,
     pub(super) close_faults: Vec<CloseFault>,
-    /// Lines that it logged as warnings or wrote to standard output or error.
+    /// Lines that the plugin logged as warnings or wrote to standard output or error.
     pub(super) said: Vec<String>,
     pub(super) fault: Option<Fault>,
     pub(super) verdict: Verdict,
@@ -61,15 +64,15 @@ pub(super) struct Transfer {
     pub(super) seconds: f64,
 }
 
-/// What the plugin left in its process.
+/// Changes that the plugin left in its process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Left {
     pub(super) threads: Vec<Thread>,
-    /// What descriptors that were not closed are open for.
+    /// Targets of descriptors that were not closed.
     pub(super) descriptors: Vec<String>,
     pub(super) environment: Vec<String>,
     pub(super) signal_handlers: Vec<String>,
-    /// CPUs of the thread that called it, if they are others now.
+    /// CPUs of the thread that called the plugin, if they have changed.
     pub(super) caller_cpus: Option<String>,
 }
 
@@ -79,23 +82,23 @@ pub(super) struct Thread {
     pub(super) cpus: String,
 }
 
-/// A function that was to end something, and failed.
+/// A call that was to end something, and failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CloseFault {
-    /// NCCL's name of it.
+    /// NCCL's name of the function.
     pub(super) call: String,
     pub(super) text: String,
-    /// How often it did.
+    /// Number of failures.
     pub(super) times: u32,
 }
 
-/// What ended the trial early, or makes it fail in the end.
+/// The error that ended the trial early, or makes it fail at the end.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fault {
     /// NCCL's name of the function that failed or was called last, `dlopen`, or `exit` for the end of the process.
     pub(super) call: String,
     pub(super) text: String,
-    /// The last lines of its log before that, of any level.
+    /// The last lines of the plugin's log before that, of any level.
     pub(super) last_words: Vec<String>,
 }
 
@@ -105,15 +108,15 @@ pub(super) enum Verdict {
     /// Everything that was tried is right.
     #[default]
     Works,
-    /// It works, and some of what it tells or leaves is not as it should be.
+    /// The plugin works, but some of what it reports or leaves behind is wrong.
     WorksOddly,
-    /// It has no device, so nothing was tried.
+    /// The plugin has no device, so nothing was tried.
     NoDevice,
-    /// It is no plugin, or can't be loaded.
+    /// The library is not a plugin, or can't be loaded.
     NoPlugin,
     /// A call failed, or ended the process, or did not return.
     Fails,
-    /// What arrived is not what was sent.
+    /// Received data differs from the data sent.
     WrongData,
 }
 
@@ -129,6 +132,24 @@ impl Verdict {
 }
 
 impl DeviceFound {
+    /// Speed in Mbit/s, marked if the plugin assumes it: for loopback, and for rails whose drivers report none.
+    pub(super) fn speed(&self) -> String {
+        let topology = Topology::read(&Sysroot::live());
+        let nics = topology.iter().flat_map(|it| &it.nics);
+        let told = nics.filter(|nic| nic.speed_mbps.is_some()).filter_map(|nic| nic.pci.as_ref());
+        let told: Vec<String> = told.map(|pci| pci.address.to_string()).collect();
+        self.speed_among(&told)
+    }
+
+    /// The same, if the drivers of the NICs at these PCI addresses report a speed.
+    fn speed_among(&self, told: &[String]) -> String {
+        let path = self.pci_path.as_deref().unwrap_or_default();
+        let is_told = path.split('/').any(|part| told.iter().any(|address| address == part));
+        let is_round = self.speed_mbps > 0 && self.speed_mbps % ASSUMED_MBPS == 0;
+        let is_assumed = is_round && !is_told;
+        format!("{}{}", self.speed_mbps, if is_assumed { " (assumed)" } else { "" })
+    }
+
     pub(super) fn new(props: &Properties) -> Self {
         let pci = props.pci_path.as_ref();
         let refused = polyrail_carrier::refusal(props);
@@ -214,7 +235,7 @@ impl Findings {
         Self { schema_version: SCHEMA_VERSION, library: library.to_owned(), ..Self::default() }
     }
 
-    /// Judges what is there, if nothing has failed.
+    /// Judges the findings, if nothing has failed.
     pub(super) fn judge(&mut self) {
         let is_odd =
             self.devices.iter().any(|device| !device.faults.is_empty()) || self.left.is_odd();
@@ -245,7 +266,7 @@ impl Findings {
         if !sentences.is_empty() {
             say!("\n{}", sentences.join("\n"));
         }
-        // Where nothing else failed, they are the end.
+        // The conclusion contains them if nothing else failed.
         let end = self.fault.as_ref().map(|fault| fault.text.as_str()).unwrap_or_default();
         let others = self.close_faults.iter().map(CloseFault::words);
         others.filter(|words| !end.contains(words)).for_each(|words| say!("\n{words}."));
@@ -258,7 +279,7 @@ impl Findings {
         say!("\n{}", self.conclusion());
     }
 
-    /// The newest table that each release of NCCL and RCCL takes.
+    /// Table of the newest version that each release of NCCL and RCCL takes.
     fn releases(&self) -> Table {
         let mut releases =
             Table::default().column("release", Align::Left).column("takes version", Align::Right);
@@ -284,7 +305,7 @@ impl Findings {
         for device in &self.devices {
             table.row([
                 device.name.clone(),
-                device.speed_mbps.to_string(),
+                device.speed(),
                 device.kinds(),
                 device.receives(),
                 device.max_recvs.to_string(),
@@ -330,7 +351,7 @@ impl Findings {
         }
     }
 
-    /// What matters most, for the end.
+    /// The most important finding, for the end.
     fn conclusion(&self) -> String {
         let fault = self.fault.as_ref().map(|fault| fault.text.as_str()).unwrap_or_default();
         match self.verdict {
@@ -341,5 +362,43 @@ impl Findings {
             Verdict::Fails => format!("It fails: {fault}."),
             Verdict::WrongData => format!("It brings wrong data: {fault}."),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_speed_is_assumed_where_the_driver_of_the_devices_own_nic_tells_none() {
+        let device = |speed_mbps, pci_path: Option<&str>| {
+            DeviceFound::new(&Properties {
+                name: "polyrail".to_owned(),
+                pci_path: pci_path.map(PathBuf::from),
+                guid: 1,
+                ptr_support: 1,
+                reg_is_global: true,
+                force_flush: false,
+                speed_mbps,
+                port: 1,
+                latency_us: 0.0,
+                max_comms: 1,
+                max_recvs: 1,
+                device_type: 0,
+                device_version: 0,
+                max_p2p_bytes: 1,
+            })
+        };
+        let told = ["0000:00:04.0".to_owned()];
+        let at = |speed, function| {
+            device(speed, Some(&format!("/sys/devices/pci0000:00/{function}"))).speed_among(&told)
+        };
+        assert_eq!(at(100_000, "0000:00:04.0"), "100000");
+        assert_eq!(at(100_000, "0000:00:04.0/virtio1"), "100000");
+        assert_eq!(at(200_000, "0000:00:05.0"), "200000 (assumed)", "another NIC tells its speed");
+        assert_eq!(at(25_000, "0000:00:05.0"), "25000");
+        assert_eq!(device(400_000, None).speed_among(&told), "400000 (assumed)");
     }
 }

@@ -4,12 +4,12 @@ use polyrail_doctor::{Answer, Evidence, Finding};
 
 use super::findings::Verdict;
 use super::{Found, look};
-use crate::libraries::{listed, near_folders, quoted, refuse_bare_of_others, refuse_of_others};
+use crate::libraries::{
+    VARIABLE, listed, named, near_folders, quoted, refuse_bare_of_others, refuse_of_others,
+};
 use crate::values::library_name;
 
-const VARIABLE: &str = "NCCL_NET_PLUGIN";
-
-/// Loads the plugin in a process of its own, as NCCL does, and asks for its devices.
+/// Loads the plugin in a separate process, as NCCL does, and asks for its devices.
 pub(in crate::cmd) fn installed() -> Answer {
     let named = named();
     let name = named.as_deref().unwrap_or("polyrail");
@@ -60,12 +60,6 @@ pub(in crate::cmd) fn installed() -> Answer {
     }
 }
 
-/// The first plugin of `NCCL_NET_PLUGIN`, which may be a list.
-fn named() -> Option<String> {
-    let value = std::env::var(VARIABLE).ok()?;
-    value.split(',').map(str::trim).find(|name| !name.is_empty()).map(str::to_owned)
-}
-
 fn untried(error: &std::io::Error) -> Answer {
     Answer::Unknown(format!("the plugin can't be tried: {error}"))
 }
@@ -83,7 +77,7 @@ fn judge(found: &Found) -> Answer {
         (Verdict::Works | Verdict::WorksOddly, _) => {
             let devices = findings.devices.iter().map(|device| {
                 let pci = device.pci_path.as_deref().unwrap_or("none");
-                let text = format!("{} Mbit/s, PCI {pci}", device.speed_mbps);
+                let text = format!("{} Mbit/s, PCI {pci}", device.speed());
                 Evidence::new(format!("device {}", device.name), text)
             });
             Answer::Works([library].into_iter().chain(devices).collect())

@@ -1,4 +1,4 @@
-//! What a plugin has left in its process.
+//! Changes that a plugin has left in its process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use polyrail_sys::process::signal_handlers;
 
 use super::findings::{Left, Thread};
 
-/// What a plugin may change in its process.
+/// Properties of its process that a plugin may change.
 pub(super) struct State {
     threads: BTreeMap<OsString, Thread>,
     descriptors: BTreeMap<OsString, String>,

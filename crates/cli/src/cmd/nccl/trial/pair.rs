@@ -1,4 +1,4 @@
-//! Transfers as NCCL has a plugin make them, between memory of the host.
+//! Transfers as NCCL has a plugin make them, between host memory.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use super::findings::Transfer;
 
 /// Message sizes: nothing, odd ones, and more than a plugin sends in one piece.
 pub(super) const SIZES: [usize; 8] = [0, 1, 13, 4096, 65_537, 524_288, 1_048_577, 4_194_304];
-/// Room behind a message, which the plugin must leave alone.
+/// Room after a message, which the plugin must leave alone.
 const GUARD: usize = 4096;
 
 /// A connection with memory at both ends.
@@ -24,7 +24,7 @@ pub(super) struct Pair<'c> {
     into: Region,
     timeout: Duration,
     seed: u64,
-    /// Whether the device tells the lengths of what it has received.
+    /// Whether the device reports the lengths of received messages.
     pub(super) is_told: bool,
 }
 
@@ -45,7 +45,7 @@ impl<'c> Pair<'c> {
         Ok(Self { sender, receiver, from, to, out, into, timeout, seed: 1, is_told: true })
     }
 
-    /// Sends so many messages of a size, and compares what arrives and what lies behind it.
+    /// Sends this many messages of a size, and compares what arrives and the bytes after it.
     pub(super) fn transfer(
         &mut self,
         device: usize,
@@ -157,7 +157,7 @@ impl<'c> Pair<'c> {
         ended(self.receiver.deregister(self.into))
     }
 
-    /// Other bytes each time, so that what an earlier message left is noticed.
+    /// Returns other bytes each time, so that remains of an earlier message are noticed.
     fn pattern(&mut self, bytes: usize) -> Vec<u8> {
         self.seed += 1;
         let mut state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

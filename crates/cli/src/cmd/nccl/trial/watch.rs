@@ -1,4 +1,4 @@
-//! The canary's voice: it hears of each call into the plugin, and tells the parent of those that matter.
+//! Observes each call into the plugin, and reports those that matter to the parent.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -12,12 +12,12 @@ use polyrail_nccl_abi::{Call, NetError};
 use super::canary::{Event, Failure};
 use super::findings::CloseFault;
 
-/// Calls of one function in a row are told again after this, or the parent would take them for one.
+/// Calls of one function in a row are reported again after this, as the parent would take them for one call.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Functions that end something.
 const ENDS: [&str; 5] = ["deregMr", "closeSend", "closeRecv", "closeListen", "finalize"];
 
-/// Hears of each call, and tells of one that does not return in time.
+/// Observes each call, and reports one that does not return in time.
 pub(super) struct Watch {
     socket: Mutex<UnixStream>,
     calls: Mutex<Calls>,
@@ -26,7 +26,7 @@ pub(super) struct Watch {
 
 #[derive(Default)]
 struct Calls {
-    /// What has not returned, and when it began.
+    /// Calls that have not returned, and their beginnings.
     under_way: Vec<(ThreadId, &'static str, Instant)>,
     told: Option<(&'static str, Instant)>,
     close_faults: Vec<CloseFault>,
@@ -45,11 +45,11 @@ impl Watch {
     pub(super) fn say(&self, event: &Event) {
         let Ok(mut line) = serde_json::to_vec(event) else { return };
         line.push(b'\n');
-        // Whoever reads this is gone if it fails, and ends this process.
+        // If this fails, the process that reads it is gone, and this one ends with it.
         let _ = self.socket.lock().write_all(&line);
     }
 
-    /// On the thread that makes the call.
+    /// Records a call, on the thread that makes it.
     pub(super) fn hear(&self, call: Call) {
         let (own, now) = (thread::current().id(), Instant::now());
         let mut calls = self.calls.lock();
@@ -72,12 +72,12 @@ impl Watch {
         }
     }
 
-    /// Calls that were to end something and failed, in the order in which they did so first.
+    /// Calls that were to end something and failed, in the order of their first failures.
     pub(super) fn close_faults(&self) -> Vec<CloseFault> {
         self.calls.lock().close_faults.clone()
     }
 
-    /// Sleeps until a call that is under way, or one that begins now, is late.
+    /// Reports the first call that does not return in time. Sleeps until a call can be late.
     fn look(&self) {
         loop {
             let now = Instant::now();

@@ -15,7 +15,7 @@ use crate::values::{Over, Refusal, fault_of, file_to_write, has_option, over, ti
 
 /// The level that leaves a variable as it is.
 const UNCHANGED: &str = "unchanged";
-/// Blocks of one variable at a time, at most.
+/// Maximum number of blocks of one variable at a time.
 const BLOCKS_MAX: usize = 64;
 /// Limit on the time of one run of the command.
 const COMMAND_TIME: Duration = Duration::from_secs(3600);
@@ -69,7 +69,7 @@ pub(crate) struct TuneArgs {
     collective: Words,
 }
 
-/// The words of a command as one value.
+/// Arguments of a command as one value.
 #[derive(Clone, Debug)]
 struct Words(Vec<String>);
 
@@ -106,7 +106,7 @@ const VARIABLES: &str = "`polyrail nccl variables` lists the variables";
 
 const JOB: &str = "Your own job";
 
-/// Values to try without --over. `polyrail collective` runs no NCCL, so only the plugin's own are tried there.
+/// Values to try without --over. `polyrail collective` runs no NCCL, so there only the plugin's own are tried.
 const OURS: &[(Goal, &str, &[&str])] = &[
     (Goal::Latency, "POLYRAIL_NCCL_EXPRESS_BYTES", &["0", "32KiB"]),
     (Goal::Latency, "POLYRAIL_SPIN", &["auto", "200us"]),
@@ -118,7 +118,7 @@ const OURS: &[(Goal, &str, &[&str])] = &[
     (Goal::Balance, "POLYRAIL_SPIN", &["auto", "200us"]),
     (Goal::Balance, "POLYRAIL_CHUNK_BYTES", &["512KiB", "2MiB"]),
 ];
-/// Beside those, with a job.
+/// More values to try with a job.
 const NCCLS: &[(Goal, &str, &[&str])] = &[
     (Goal::Latency, "NCCL_PROTO", &["Simple", "LL"]),
     (Goal::Latency, "NCCL_MAX_NCHANNELS", &["2", "4"]),
@@ -133,7 +133,7 @@ const NCCLS: &[(Goal, &str, &[&str])] = &[
 ];
 
 impl TuneArgs {
-    /// The experiment of one variable at a time.
+    /// The experiment that changes one variable at a time.
     pub(super) fn experiment(&self) -> Result<Experiment, Fault> {
         let factors = factors(&self.over(), "variable", |Over { name, values }| {
             if self.command.is_empty() && !variables::is_read_by_plugin(name) {
@@ -160,7 +160,7 @@ impl TuneArgs {
         suits.map(|(_, name, values)| Over::new(name, values)).collect()
     }
 
-    /// The command, and the place of its figure.
+    /// The command, the place of its result, and the direction that is better.
     fn measure(&self) -> Result<(Vec<String>, (Figure, Better)), Fault> {
         if let Some(figure) = &self.figure {
             let better = match self.better {
@@ -192,7 +192,7 @@ impl TuneArgs {
     }
 }
 
-/// Refuses words that `collective` would refuse.
+/// Parses arguments of `collective`, and refuses those that it would refuse.
 fn collective(text: &str) -> Result<Words, Refusal> {
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     let refused = |fault: &str| {
@@ -206,7 +206,7 @@ fn collective(text: &str) -> Result<Words, Refusal> {
         return Err(refused("has --worker, which collective gives to processes that it starts"));
     }
     match check_options(&words) {
-        // Without --sizes this command gives one.
+        // Without --sizes, this command adds one size.
         Ok(count) if has_option(&words, &["--sizes"]) && count != 1 => {
             let fault = format!("measures {count} sizes, of which only the first would count");
             Err(Refusal::new(fault, "one size, such as --sizes 1MiB")

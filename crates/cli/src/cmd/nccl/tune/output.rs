@@ -11,7 +11,7 @@ use crate::cmd::study::blocks::Blocks;
 use crate::cmd::study::report::{Comparison, ComparisonReport};
 use crate::stdout::fitted;
 
-/// Raised when a field changes its meaning or goes away.
+/// Version of the JSON, raised when a field changes its meaning or goes away.
 pub(super) const SCHEMA_VERSION: u32 = 1;
 
 /// Values by variable.
@@ -23,7 +23,7 @@ pub(super) struct TuneReport {
     pub(super) comparison: Comparison,
     pub(super) goal: Goal,
     pub(super) command: Vec<String>,
-    /// Printed figures that are good.
+    /// Direction in which printed results are better.
     pub(super) printed_better: Better,
     pub(super) fresh_blocks: usize,
     pub(super) baseline: Sums,
@@ -32,16 +32,16 @@ pub(super) struct TuneReport {
     pub(super) best: Variables,
 }
 
-/// The figures of a cell in one block.
+/// Results of a cell in one block.
 #[derive(Clone, Copy)]
 pub(super) struct Figures {
-    /// The figure that is judged.
+    /// The result that is judged.
     pub(super) goal: f64,
     pub(super) printed: f64,
     pub(super) cpu_seconds: f64,
 }
 
-/// Printed figures and CPU times of a cell; `null` if it was never measured.
+/// Printed results and CPU times of a cell; `null` if it was never measured.
 #[derive(Serialize)]
 pub(super) struct Sums {
     printed: Option<Spread>,
@@ -56,7 +56,7 @@ pub(super) struct Tried {
     pub(super) effect: Effect,
 }
 
-/// Variables that were compared with the baseline once more.
+/// Variables that were compared with the baseline again.
 #[derive(Serialize)]
 pub(super) struct Candidate {
     pub(super) variables: Variables,

@@ -1,4 +1,4 @@
-//! One variable at a time, the winners together, and a fresh run of those against the baseline.
+//! Measures one variable at a time, the winners together, and a fresh run of those against the baseline.
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use super::args::{Goal, TuneArgs};
 use super::output::{Candidate, Figures, SCHEMA_VERSION, Sums, Tried, TuneReport, variables_of};
 use crate::cmd::study::blocks::{BASELINE, Blocks, Measurer, MoreTime, Phase, Place, Study, Trial};
 use crate::cmd::study::cell::{Outcome, Runner};
+use crate::cmd::study::outlook::Outlook;
 use crate::cmd::study::report::Comparison;
 use crate::cmd::study::{AGAIN_MAX, FIRST_SHARE, PRECISION, fault_of_cell};
 use crate::fault::Fault;
@@ -26,12 +27,21 @@ struct Job<'a> {
 pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
     let experiment = args.experiment()?;
     let (plan, looks) = experiment.plan(|_| true)?;
-    let (goal, budget, begin) = (args.goal, args.budget, Instant::now());
+    let (goal, budget) = (args.goal, args.budget);
     let better = match goal {
         Goal::Latency | Goal::Throughput => experiment.better,
         Goal::Cpu | Goal::Balance => Better::Lower,
     };
     let mut study = Study::begin()?;
+    study.announce(Outlook {
+        name: "nccl tune".into(),
+        cells: plan.cells.len(),
+        rounds: None,
+        most: Some(budget),
+        cell: None,
+        less: "--budget 2min or fewer values".into(),
+    });
+    let begin = Instant::now();
     let measure = |study: &mut Study, plan: &Plan, trial: Trial<'_>| {
         let runner = Runner::new(&experiment, plan)?;
         let job = Job { experiment: &experiment, plan, runner, goal, begin, budget };
@@ -58,7 +68,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
     let cells = candidates(&plan, &tried, better);
     let mut found = Vec::new();
     let mut fresh_blocks = 0;
-    // So few candidates and so many blocks always have looks.
+    // `Looks::new` accepts so few candidates and this many blocks.
     if let Ok(looks) = Looks::new(cells.len(), AGAIN_MAX)
         && !cells.is_empty()
         && !study.interrupt.is_raised()
@@ -74,7 +84,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
         found.extend(effects.into_iter().enumerate().map(one));
     }
     let best = best(&found, better);
-    let Study { interrupt, notes, progress } = study;
+    let Study { interrupt, notes, progress, .. } = study;
     drop(progress);
     Ok(TuneReport {
         comparison: Comparison {
@@ -167,8 +177,8 @@ impl Measurer for Job<'_> {
     }
 }
 
-/// Cells to compare with the baseline once more: the winners together, and the best of several winners alone. If no value
-/// has won by more than its noise, the one that looks best.
+/// Cells to compare with the baseline again: the winners together, and the best of several winners alone. Without a
+/// winner, the value that looks best, if it gains more than [`PRECISION`].
 fn candidates(plan: &Plan, tried: &[Tried], better: Better) -> Vec<Vec<usize>> {
     let gain = |tried: &Tried| gain(&tried.effect, better);
     let mut order: Vec<usize> = (0..tried.len()).collect();
@@ -193,7 +203,7 @@ fn candidates(plan: &Plan, tried: &[Tried], better: Better) -> Vec<Vec<usize>> {
     if together == alone { vec![alone] } else { vec![together, alone] }
 }
 
-/// Of those that are better than the baseline in the fresh run, the one that is most so.
+/// The candidate that is better than the baseline in the fresh run, and by most.
 fn best(found: &[Candidate], better: Better) -> Option<usize> {
     let wins = (0..found.len()).filter(|at| found[*at].effect.verdict == Verdict::Better);
     wins.max_by(|one, other| {
@@ -201,7 +211,7 @@ fn best(found: &[Candidate], better: Better) -> Option<usize> {
     })
 }
 
-/// The share by which it is better; below zero if it is worse or unknown.
+/// Relative gain; below zero if the effect is worse or unknown.
 fn gain(effect: &Effect, better: Better) -> f64 {
     let share = effect.percent.map(|percent| percent / 100.0);
     match better {

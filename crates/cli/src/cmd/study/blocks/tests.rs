@@ -8,7 +8,7 @@ use super::*;
 struct ByHand {
     now_s: f64,
     cell_s: f64,
-    /// The share by which a cell's figures change, at most.
+    /// Maximum share by which a cell's results change.
     noise: f64,
     fails: Vec<usize>,
     /// The block in which the user interrupts the study.
@@ -44,7 +44,7 @@ impl Measurer for ByHand {
         if self.fails.contains(&at.cell) {
             return Err(Fault::environment(format!("no figure of {}", at.cell)));
         }
-        // Squares modulo a prime go up and down in another way for each cell.
+        // Squares modulo a prime vary in another way for each cell.
         let change = (at.block * at.block * (at.cell + 1) % 11) as f64 / 5.0 - 1.0;
         Ok(10.0 * (at.cell as f64 + 1.0) * (1.0 + change * self.noise))
     }
@@ -60,8 +60,8 @@ struct Ended {
 }
 
 fn run(cells: &mut ByHand, until_s: f64, leaves_out: bool) -> Ended {
-    let mut study =
-        Study { interrupt: Interrupt::default(), progress: Progress::new(), notes: Vec::new() };
+    let (interrupt, progress) = (Interrupt::default(), Progress::new());
+    let mut study = Study { interrupt, progress, notes: Vec::new(), outlook: None };
     let looks = Looks::new(CELLS - 1, 64).unwrap();
     let phase = Phase { doing: "", most: None, leaves_out };
     let rule = Rule { better: Better::Higher, precision: 0.01, miss: looks.miss };
@@ -142,6 +142,6 @@ fn a_time_too_short_for_a_verdict_is_told_with_one_that_is_enough() {
     assert_eq!(of(60, 0), None);
     assert_eq!(of(59, 0), Some(Short { fit: 5, enough_s: 75.0 }));
     assert_eq!(of(59, 1), None, "what was measured before counts");
-    // The time that it names is enough.
+    // The recommended time is enough.
     assert_eq!(of(75, 0), None);
 }

@@ -1,4 +1,4 @@
-//! One connection of the baseline, and the memory that belongs to it.
+//! Connection of the baseline, and its memory.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -17,27 +17,26 @@ use crate::cmd::bench::faults;
 use crate::cmd::bench::talk::{RawSpec, Traffic};
 use crate::fault::Fault;
 
-/// A connection with its part of the working set.
+/// Connection with its part of the working set.
 pub(crate) struct Flow {
     pub(crate) index: usize,
     traffic: Traffic,
-    /// Another thread may end it.
+    /// Shared with the thread that may end a round.
     stream: Arc<TcpStream>,
-    /// What is sent, or where it is received; a ping-pong sends from the first half and receives
-    /// into the second.
+    /// Memory to send from or to receive into. A ping-pong sends from the first half and receives into the second.
     area: MmapMut,
     is_server: bool,
-    /// The most that one round has received; each round begins at the front again.
+    /// Greatest number of pieces that a round has received. Each round starts at the beginning of the area.
     landed_pieces: u64,
 }
 
-/// Flows that were asked for and are not there yet: their number in each direction, and the direction.
+/// Expected flows that have not connected yet: each flow's number within its direction, and its direction.
 pub(crate) type Awaited = HashSet<(usize, Traffic)>;
 
-/// A listening socket whose connections have the right options from the start.
+/// Listening socket whose connections have the right options from the start.
 pub(crate) struct Listener {
     listener: TcpListener,
-    /// Connections whose greeting has not come, since when they are there.
+    /// Connections whose greeting has not arrived, and the time of their arrival.
     ungreeted: Vec<(TcpStream, Instant)>,
     strangers: u64,
 }
@@ -69,7 +68,7 @@ impl Flow {
         Self::new(spec, traffic, index, connect().map_err(failed)?, false)
     }
 
-    /// One round of the measuring end; the times one way of a ping-pong.
+    /// Runs one round of the measuring end. Returns the one-way times of a ping-pong.
     pub(crate) fn client_round(&mut self, piece: u64, pieces: u64) -> io::Result<Histogram> {
         let mut times = Histogram::default();
         let stream = self.stream();
@@ -97,7 +96,7 @@ impl Flow {
         Ok(times)
     }
 
-    /// One round of the serving end.
+    /// Runs one round of the serving end.
     pub(crate) fn server_round(&mut self, piece: u64, pieces: u64) -> io::Result<()> {
         let stream = self.stream();
         let mut stream = &*stream;
@@ -122,12 +121,12 @@ impl Flow {
         }
     }
 
-    /// By it another thread ends a round that is under way.
+    /// Returns the stream, with which another thread can end a round in progress.
     pub(crate) fn stream(&self) -> Arc<TcpStream> {
         Arc::clone(&self.stream)
     }
 
-    /// Compares what was received with what the other end sent.
+    /// Compares the received data with the data that the other end sent.
     pub(crate) fn verify(&self, spec: &RawSpec) -> Result<(), Fault> {
         let from_server = !self.is_server;
         let into = if self.traffic == Traffic::PingPong {
@@ -145,7 +144,7 @@ impl Flow {
         }
     }
 
-    /// The congestion control that the connection really has.
+    /// Returns the congestion control that the connection actually uses.
     pub(crate) fn congestion(&self) -> Result<String, Fault> {
         let name = SockRef::from(&*self.stream).tcp_congestion();
         let name = name.map_err(|source| Fault::system("raw: TCP_CONGESTION", source))?;
@@ -221,7 +220,7 @@ impl Listener {
         let listen = || -> io::Result<TcpListener> {
             let socket = socket(spec, address)?;
             socket.bind(&address.into())?;
-            // No connection may be turned away because the others came at once.
+            // Simultaneous connections must not be refused.
             socket.listen(4096)?;
             socket.set_nonblocking(true)?;
             Ok(socket.into())
@@ -233,8 +232,8 @@ impl Listener {
         self.listener.local_addr().map_err(|source| Fault::system("raw: address", source))
     }
 
-    /// The next connection that greets as one of the `awaited` flows, if there is one; it is awaited no longer. Others
-    /// are dropped once they say something else or end; one that says nothing holds up nothing.
+    /// Returns the next connection that greets as one of the `awaited` flows, if any, and removes that flow from the
+    /// set. Other connections are dropped once they send something else or end. A silent connection blocks nothing.
     pub(crate) fn accept(
         &mut self,
         spec: &RawSpec,
@@ -246,7 +245,7 @@ impl Listener {
                 return Ok(Some(flow));
             }
             if self.ungreeted.len() >= UNGREETED_MAX {
-                // The measuring end greets at once. The kernel keeps further connections meanwhile.
+                // The measuring end greets at once. Meanwhile the kernel keeps further connections.
                 if self.ungreeted[0].1.elapsed() < GREETS_WITHIN {
                     return Ok(None);
                 }
@@ -259,7 +258,7 @@ impl Listener {
                     self.ungreeted.push((stream, Instant::now()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // Strangers have all descriptors that this process may open.
+                // Foreign connections hold all descriptors that this process may open.
                 Err(error)
                     if matches!(
                         Errno::from_io_error(&error),
@@ -270,14 +269,14 @@ impl Listener {
                     self.ungreeted.clear();
                     return Ok(None);
                 }
-                // The connection ended before it was taken.
+                // The connection ended before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(failed(error)),
             }
         }
     }
 
-    /// A connection whose greeting has come, if there is one.
+    /// Returns a connection whose greeting has arrived, if any.
     fn greeted(&mut self, spec: &RawSpec, awaited: &mut Awaited) -> Result<Option<Flow>, Fault> {
         let mut at = 0;
         while let Some((stream, _)) = self.ungreeted.get(at) {
@@ -286,7 +285,7 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => at += 1,
                 Ok(got) if (1..GREETING).contains(&got) => at += 1,
                 Ok(GREETING) => {
-                    // Flows that were not asked for would take memory that nobody has checked.
+                    // Unexpected flows would take memory that no check has counted.
                     let flow = understand(spec, bytes).filter(|flow| awaited.remove(flow));
                     let Some((index, traffic)) = flow else {
                         self.drop_stranger(at);
@@ -311,27 +310,27 @@ impl Listener {
         self.ungreeted.remove(at);
     }
 
-    /// Connections that were dropped, because they did not greet as the measuring end does.
+    /// Returns the number of connections that were dropped because they did not greet as the measuring end does.
     pub(crate) fn strangers(&self) -> u64 {
         self.strangers
     }
 }
 
-/// The data of a flow: each direction and index has its own.
+/// Returns the data of a flow. Each direction and index has different data.
 fn outgoing(spec: &RawSpec, index: usize, from_server: bool) -> Pattern {
     Pattern::new(spec.seed.wrapping_add(index as u64 * 2 + u64::from(from_server)))
 }
 
-/// Pages like the engine's regions have: huge ones where the system gives them.
+/// Maps memory like that of the engine's regions: with huge pages if the system provides them.
 fn memory(bytes: u64) -> io::Result<MmapMut> {
     let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let memory = MmapMut::map_anon(len)?;
-    // A hint: without huge pages all works.
+    // A hint: everything works without huge pages.
     let _ = memory.advise(Advice::HugePage);
     Ok(memory)
 }
 
-/// Listening sockets hand their options on to what they accept.
+/// Opens a socket with the spec's options. Accepted connections inherit the options of their listening socket.
 fn socket(spec: &RawSpec, to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if !spec.congestion.is_empty() {
@@ -348,17 +347,18 @@ fn socket(spec: &RawSpec, to: SocketAddr) -> io::Result<Socket> {
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // With a deadline, because a machine that failed never answers.
+    // The deadline matters because a machine that failed never answers.
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))
 }
 
 const ACCEPTING: &str = "raw: accepting a connection";
-/// Kind of traffic, index of the flow, and the seed of the measurement, which only its two ends know.
+/// Length of the greeting: kind of traffic, index of the flow, and the seed of the measurement, which only its two ends
+/// know.
 const GREETING: usize = 13;
-/// Connections of strangers that are kept.
+/// Maximum number of connections without a greeting that are kept.
 const UNGREETED_MAX: usize = 256;
-/// A connection of the measuring end has greeted by then, unless its host is busy.
+/// Time in which a connection of the measuring end greets, unless its host is busy.
 const GREETS_WITHIN: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 

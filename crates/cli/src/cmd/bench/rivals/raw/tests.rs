@@ -24,7 +24,7 @@ fn spec(to_us: bool, ping_pong: bool) -> RawSpec {
     }
 }
 
-/// Both ends in one process, without an engine between them.
+/// Runs both ends in one process, without an engine between them.
 fn play(spec: &RawSpec, pieces: u64) -> (RawServer, Vec<Flow>) {
     let local: IpAddr = [127, 0, 0, 1].into();
     let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
@@ -93,7 +93,7 @@ fn only_flows_that_were_asked_for_are_taken_and_each_once() {
     assert_eq!(indices, [0, 1]);
     let bytes: usize = server.flows.iter_mut().map(|flow| flow.area_mut().len()).sum();
     assert_eq!((bytes as u64, spec.memory_bytes()), (4, 4));
-    // Another question takes no more of them.
+    // A second accept takes no more of them.
     server.accept(&Interrupt::default()).unwrap();
     assert_eq!(server.flows.len(), 2);
     drop(came);
@@ -146,7 +146,7 @@ fn hundreds_of_silent_strangers_displace_no_connection_of_the_measuring_end() {
     let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
     let address = server.addresses().unwrap()[0].1;
     let connect = |(index, traffic)| Flow::connect(&spec, traffic, index, local, address).unwrap();
-    // The first of them comes before the strangers, and the others after them.
+    // The first connection precedes the foreign ones, and the others follow them.
     let mut traffic = spec.traffic();
     let mut flows: Vec<Flow> = traffic.next().map(connect).into_iter().collect();
     let silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
