@@ -73,7 +73,7 @@ fn measure_in(folder: &Path, engines: u64, scrapes: u64) -> Result<(), Failure> 
     for process in &mut processes {
         process.line()?;
     }
-    let exporter = Exporter::start(SocketAddr::from(([127, 0, 0, 1], 0)), folder, "watched")?;
+    let exporter = Exporter::start(SocketAddr::from(([127, 0, 0, 1], 0)), Some(folder), "watched")?;
     let mut bytes = scrape(exporter.address())?.len();
     let pids: Vec<u32> = processes.iter().map(|process| process.child.id()).collect();
     let cpu_of_engines = || pids.iter().map(|pid| cpu_ns(*pid)).sum::<Result<u64, Failure>>();

@@ -1,5 +1,5 @@
-//! What slows a run down on purpose is what `polyrail bench` names. `scripts/planted` has more of them,
-//! with a table; these are the ones that a busy machine does not bend.
+//! Planted bottlenecks that `polyrail bench` must name. `scripts/planted` has more of them, with a table; a busy
+//! machine does not change the results of these.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{PROGRAM, fit, report};
 
-/// A `bench --listen`, killed when it is dropped.
+/// A `bench --listen`, killed on drop.
 struct Server {
     child: Child,
-    /// For `--connect`.
+    /// Argument for `--connect`.
     at: String,
 }
 
@@ -105,7 +105,7 @@ fn a_receiver_that_stands_still_half_of_the_time_is_the_limit() {
         let half = Duration::from_millis(150);
         while waits.recv_timeout(half) == Err(RecvTimeoutError::Timeout) {
             kill_process(pid, Signal::STOP).unwrap();
-            // The time in which it is stopped is what is tried.
+            // The listener must be stopped for this long.
             thread::sleep(half);
             kill_process(pid, Signal::CONT).unwrap();
         }
@@ -124,8 +124,10 @@ fn a_receiver_that_stands_still_half_of_the_time_is_the_limit() {
 fn changes_that_were_tried_before_ctrl_c_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report.json");
-    // Rails, so that there is something to try; a line at each interval tells what is being tried.
-    let options = "bench --sizes 64KiB --rails 2 --iters 8 --rounds 1 --warmup 5ms --verify sample --why --interval 100ms";
+    // Two rails, so that there is something to try. The first progress line comes after 2 s, while changes are tried:
+    // each takes some tenths of a second.
+    let options =
+        "bench --sizes 64KiB --rails 2 --iters 300 --rounds 1 --warmup 5ms --verify sample --why";
     let mut command = Command::new(PROGRAM);
     command.args(options.split_whitespace()).arg("--json").arg(&path);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,6 +1,7 @@
-//! Tests that measure, or look at all engines of their process. Another test would change the result, so `.cargo/runner`
-//! has these run one at a time.
+//! Tests that measure, or look at all engines of their process. Another test would change the result, so
+//! `.cargo/runner` runs these one at a time.
 
+mod bench;
 mod causes;
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! `polyrail top` in front of engines that run: rates, events, ends, and why there may be nothing to see.
+//! `polyrail top` on running engines: rates, events, ends, and why there may be nothing to see.
 
 #[path = "../../examples/rail_cut.rs"]
 #[allow(dead_code, reason = "it has a main of its own")]
@@ -30,20 +30,20 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A `bench --listen` with an engine, once that is there.
+/// Starts `bench --listen` and waits until its engine listens.
 fn listening(settings: &str) -> Process {
     let words = format!("bench --listen 127.0.0.1:0 --rails 1 {settings}");
     let mut process = start(&mut typed(&words));
     let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-    // It says where it listens when its engine does.
+    // `bench` prints its address once its engine listens.
     let mut said = lines.by_ref().map_while(Result::ok);
     assert!(said.any(|line| line.contains("127.0.0.1")), "it ended");
-    // What it says later must find a reader.
+    // Later output needs a reader.
     thread::spawn(move || lines.for_each(drop));
     process
 }
 
-/// What `top` prints for a process once there is something to see.
+/// Starts `top` on a process, repeatedly until it prints something.
 fn top(pid: u32, options: &str) -> (Process, std::io::Lines<BufReader<ChildStdout>>) {
     let since = Instant::now();
     loop {
@@ -82,7 +82,7 @@ fn the_rate_is_that_of_bench_and_the_end_of_its_engine_is_told() {
     }
     let rates = documents.iter().map(|document| sum(document, "sent_gb_per_s"));
     let most = rates.fold(0.0, f64::max);
-    // No interval is like the whole, but the fastest one has no part without transfers.
+    // No interval is like the whole run, but the fastest one has no part without transfers.
     assert!((0.5..2.0).contains(&(most / measured)), "{most} GB/s, bench says {measured}");
     let last = documents.last().unwrap();
     assert_eq!(last["events"][0]["event"], "engine_ended", "{last}");
@@ -97,7 +97,7 @@ fn the_rate_is_that_of_bench_and_the_end_of_its_engine_is_told() {
 
 #[test]
 fn a_rail_that_is_cut_and_comes_back_is_an_event_of_its_own() {
-    // The engines live on threads inside the namespaces, which only root may enter so.
+    // The engines run on threads inside the namespaces, and only root may move a thread into a namespace.
     let why = match polyrail_lab::availability() {
         Ok(polyrail_lab::Privilege::Root) => None,
         Ok(_) => Some("threads may enter namespaces as root only".to_owned()),
@@ -106,7 +106,7 @@ fn a_rail_that_is_cut_and_comes_back_is_an_event_of_its_own() {
     if let Some(why) = why {
         return skip(why, "sudo -E cargo test -p polyrail-cli --test alone top::");
     }
-    // Once, unless the machine stands still while the rail is cut.
+    // One try is enough, unless the machine stalls while the rail is cut.
     let mut tries = (0..3).map(|_| events_of_a_cut());
     let last = tries.find(|(events, _)| CUT.iter().all(|what| events.contains(what)));
     let (events, seen) = last.expect("each event is seen");
@@ -116,10 +116,10 @@ fn a_rail_that_is_cut_and_comes_back_is_an_event_of_its_own() {
     assert!(!untouched, "{}", seen.join("\n"));
 }
 
-/// What `top` tells of a rail that is cut and comes back.
+/// Events that `top` prints for a rail that is cut and comes back.
 const CUT: [&str; 3] = ["rail1: cut (towards ", "rail1: back (towards ", " lost (towards "];
 
-/// Those of them that it tells while a rail is cut, and all its lines.
+/// Returns the events of [`CUT`] that `top` prints while a rail is cut, and all its lines.
 fn events_of_a_cut() -> (Vec<&'static str>, Vec<String>) {
     let run = thread::spawn(|| {
         let run = rail_cut::run("2x50mbit", 1, Duration::from_secs(2));
@@ -220,12 +220,13 @@ fn a_process_that_forges_lines_is_named_and_its_text_is_not_shown() {
 fn names_that_another_process_squats_on_keep_nobody_waiting() {
     let engine = listening("");
     let pid = engine.0.id();
-    // No process has the numbers from the first half, and that of the engine is not this process's.
+    // Half of the names have the number of no process. The others have the engine's, though this process owns the
+    // sockets.
     let squatted: Vec<UnixListener> =
         (0..600).map(|at| squat(if at % 2 == 0 { u32::MAX - at } else { pid }, at)).collect();
     let start = Instant::now();
     let output = typed(&format!("top {pid} --count 1 --interval 200ms")).output().unwrap();
-    // Two looks; each would take 10 s if all were asked, 64 at a time.
+    // Two samples; each would take 10 s if `top` asked all of them, 64 at a time.
     assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains(&pid.to_string()));
@@ -239,7 +240,7 @@ fn a_process_without_an_engine_and_one_that_is_gone_are_refused() {
         child.wait().unwrap();
         child.id()
     };
-    // It waits for the test to end it.
+    // `cat` waits until the test kills it.
     let other = Process(Command::new("cat").stdin(Stdio::piped()).spawn().unwrap());
     for (pid, fault) in [(gone, "no such process"), (other.0.id(), "the process has no engine")] {
         let output = typed(&format!("top {pid}")).output().unwrap();
@@ -253,7 +254,7 @@ fn a_process_without_an_engine_and_one_that_is_gone_are_refused() {
     assert!(errors(&output).contains("allowed: 200ms to 1h"), "{}", errors(&output));
 }
 
-/// Whoever closes the window ends what runs in it, as Ctrl-C does.
+/// Closing the terminal window ends what runs in it, as Ctrl-C does.
 #[test]
 fn the_end_of_the_terminal_ends_whatever_looks_on_in_order() {
     let folder = tempfile::tempdir().unwrap();
@@ -269,7 +270,7 @@ fn the_end_of_the_terminal_ends_whatever_looks_on_in_order() {
     for (words, code) in cases {
         for signal in [Signal::HUP, Signal::TERM] {
             let _ = std::fs::remove_file(&out);
-            // Whoever runs the tests by nohup has this signal ignored.
+            // If the tests run under nohup, this signal is ignored.
             let program = ["--default-signal=HUP", PROGRAM];
             let mut command = Command::new("env");
             let mut process = start(command.args(program).args(words.split_whitespace()));
@@ -277,11 +278,11 @@ fn the_end_of_the_terminal_ends_whatever_looks_on_in_order() {
             while !catches_the_terminals_end(process.0.id()) {
                 let ended = process.0.try_wait().unwrap();
                 assert!(ended.is_none() && since.elapsed() < DEADLINE, "{words}: {ended:?}");
-                // It looks again: another process begins.
+                // Polls: another process is starting.
                 thread::sleep(Duration::from_millis(5));
             }
             if words.starts_with("peers") {
-                // Before, it ends as one that has not come so far.
+                // Before this line, `peers` exits like a command that has not come so far.
                 let mut told = BufReader::new(process.0.stderr.take().unwrap()).lines();
                 assert!(told.any(|line| line.unwrap().contains("watching the group")));
             }

@@ -1,8 +1,8 @@
-//! Holds JSON against the schemas of this repository. It knows the words of JSON Schema 2020-12 that
-//! they use; `plain/schemas` refuses a schema with any other, because a word that is ignored checks
-//! nothing.
+//! Checks JSON against the schemas of this repository. Supports the keywords of JSON Schema 2020-12 that they use;
+//! `plain/schemas` refuses a schema with any other, because an ignored keyword checks nothing.
 
 use std::fs;
+use std::io::Write;
 
 use serde_json::{Map, Value};
 
@@ -14,13 +14,29 @@ pub(crate) fn schema(name: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Fails if a document from there does not fit the schema of this name.
+/// Fails if a document does not fit the named schema. `from` is the document's origin.
 pub(crate) fn fits(name: &str, document: &Value, from: &str) {
     let faults = faults(&schema(name), document);
     assert!(faults.is_empty(), "{from} does not fit schemas/{name}.json:\n{}", faults.join("\n"));
+    if PAGES.contains(&name) {
+        let page = page(&document.to_string());
+        assert!(page.contains("class=\"banner "), "{from}: {page:.400}");
+    }
 }
 
-/// Where a document breaks a schema, and how; at most the first few places.
+/// Schemas of the documents that `polyrail analyze --html` renders as a page.
+const PAGES: [&str; 5] = ["bench", "mesh", "collective", "experiment", "sweep"];
+
+/// Renders a document as a page.
+pub(crate) fn page(document: &str) -> String {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(document.as_bytes()).unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = super::succeeded(super::run(&["analyze", path, "--html", "-"]));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Places where a document breaks a schema, and how; at most the first 10.
 pub(crate) fn faults(schema: &Value, document: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     Schema { root: schema }.check(schema, document, "", &mut faults);
@@ -28,7 +44,7 @@ pub(crate) fn faults(schema: &Value, document: &Value) -> Vec<String> {
     faults
 }
 
-/// A schema with what it refers to.
+/// A schema with the definitions that it refers to.
 struct Schema<'a> {
     root: &'a Value,
 }

@@ -1,4 +1,4 @@
-//! Texts that tests compare with files of `tests/golden`, so that the wording is in one place and is read as a whole.
+//! Compares texts with the files of `tests/golden`, so that the wording is in one place and is read as a whole.
 
 use std::path::Path;
 use std::{env, fs};
@@ -7,9 +7,9 @@ use std::{env, fs};
 const SHOWN: usize = 10;
 const ACCEPT: &str = "to accept the new text: POLYRAIL_GOLDEN=accept cargo test -p polyrail-cli, then read `git diff`";
 
-/// Fails if `text` is not that of `tests/golden/<name>.txt`. Callers mask what differs between machines and runs.
-/// `POLYRAIL_GOLDEN=accept` writes the file; `.cargo/runner` passes that on as `TEST_GOLDEN`, as the command refuses
-/// variables of Polyrail that are not settings.
+/// Fails if `text` differs from `tests/golden/<name>.txt`. Callers mask the parts that differ between machines and
+/// runs. `POLYRAIL_GOLDEN=accept` writes the file; `.cargo/runner` passes that on as `TEST_GOLDEN`, because the command
+/// refuses variables of Polyrail that are not settings.
 #[track_caller]
 pub(crate) fn assert_golden(name: &str, text: &str) {
     let file = format!("tests/golden/{name}.txt");

@@ -1,4 +1,4 @@
-//! Helpers of the command's tests: they start it, read its output, and wait for other processes.
+//! Helpers for the command's tests: start it, read its output, and wait for other processes.
 #![allow(dead_code, reason = "no program of tests uses all of it")]
 
 pub(crate) mod fit;
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail");
 
-/// Far more than anything takes that a test waits for, also on a machine that is busy otherwise.
+/// Limit of every wait: far more than anything takes, even on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The command with these words and nothing on its standard input.
+/// The command with these arguments and an empty standard input.
 pub(crate) fn polyrail<Word: AsRef<OsStr>>(words: impl IntoIterator<Item = Word>) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(words).stdin(Stdio::null());
@@ -29,13 +29,13 @@ pub(crate) fn run(words: &[&str]) -> Output {
     polyrail(words).output().unwrap()
 }
 
-/// Standard output of a run that ends well.
+/// Standard output of a run that exits with 0.
 #[track_caller]
 pub(crate) fn good(words: &[&str]) -> String {
     String::from_utf8(succeeded(run(words)).stdout).unwrap()
 }
 
-/// A run that ended with 0.
+/// Checks that a run exited with 0.
 #[track_caller]
 pub(crate) fn succeeded(output: Output) -> Output {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -49,7 +49,7 @@ pub(crate) fn outcome(words: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// Standard error of a run that ended with `code` and printed no result.
+/// Standard error of a run that exited with `code` and printed no result.
 #[track_caller]
 pub(crate) fn refusal(code: i32, output: &Output) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
@@ -57,7 +57,7 @@ pub(crate) fn refusal(code: i32, output: &Output) -> String {
     text(&output.stderr).to_owned()
 }
 
-/// Runs commands that end with `code` and print no result. Each message stands below the command.
+/// Runs commands that exit with `code` and print no result. Each message stands below its command.
 #[track_caller]
 pub(crate) fn refusals(code: i32, run: impl Fn(&[&str]) -> Output, commands: &[&[&str]]) -> String {
     let said = |words: &&[&str]| format!("$ {}\n{}", words.join(" "), refusal(code, &run(words)));
@@ -69,7 +69,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-/// The report on standard output of a run that ended with `code`; it fits the schema of this name.
+/// The report on standard output of a run that exited with `code`, checked against the named schema.
 #[track_caller]
 pub(crate) fn report(schema: &str, code: i32, output: &Output, from: &str) -> Value {
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -81,7 +81,7 @@ pub(crate) fn report(schema: &str, code: i32, output: &Output, from: &str) -> Va
     report
 }
 
-/// Looks again and again, until there is what a test waits for.
+/// Polls until `look` finds something.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
@@ -90,7 +90,7 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
             return found;
         }
         assert!(begin.elapsed() < DEADLINE, "waited too long: {what}");
-        // It looks again: another process gets there.
+        // Polls: another process makes the change.
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -104,15 +104,15 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Writes a program by another process: children that other tests start meanwhile inherit no open file of it, and a
-/// program that a process has open for writing can't be run.
+/// Writes a program from another process. Children that other tests start meanwhile would inherit a file that is open
+/// here, and a program that a process has open for writing can't be run.
 pub(crate) fn write_program(path: &Path, text: &str) {
     let script = r#"printf %s "$1" > "$0" && chmod 755 "$0""#;
     let status = Command::new("sh").args(["-c", script]).arg(path).arg(text).status();
     assert!(status.unwrap().success(), "{}", path.display());
 }
 
-/// A process that ends with the test.
+/// A process that is killed on drop.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -123,7 +123,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only where it is gone already.
+        // Both fail only if the process is gone already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

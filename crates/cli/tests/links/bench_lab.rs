@@ -1,4 +1,4 @@
-//! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
+//! Tests of `polyrail bench --lab`. They need root or user namespaces, and are skipped without.
 
 use std::fs;
 use std::io::Read;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use crate::common::{self, PROGRAM, polyrail};
 use crate::lab::{public_copy, running_as_root};
 
-/// Whether a lab can be built here; the test is skipped otherwise.
+/// Returns whether a lab can be built here; skips the test otherwise.
 fn is_possible() -> bool {
     let Err(error) = availability() else { return true };
     let help = error.help().unwrap_or_default();
@@ -45,7 +45,7 @@ fn shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit() {
     assert_eq!(lab.rails_bits_per_s, [Some(200_000_000), Some(100_000_000)]);
     let result = &report.results[0];
     assert!(result.verified);
-    // Above the line rate nothing is possible, except for what a bucket lets through at once.
+    // Only the burst of a token bucket exceeds the line rate.
     assert!((0.015..0.042).contains(&result.gb_per_s), "{} GB/s", result.gb_per_s);
     assert_eq!(result.limit.verdict, LimitKind::Network, "{}", result.limit);
     assert!(result.limit.because.contains("2 rails in the lab"), "{}", result.limit);
@@ -85,7 +85,7 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
-        // Whoever runs the tests by nohup has this signal ignored.
+        // If the tests run under nohup, this signal is ignored.
         let program = ["--default-signal=HUP", PROGRAM];
         let child = Command::new("env")
             .args(program)
@@ -99,12 +99,12 @@ impl Running {
             .unwrap();
         let lab = format!("bench-{}", child.id());
         let running = Self { child, lab };
-        // What warming up moves is far less.
+        // The warm-up moves far less.
         running.wait_for("in a round", |lab| lab.is_some() && running.moved_bytes() > 100_000_000);
         running
     }
 
-    /// What has come to the serving end.
+    /// Bytes that the serving end has received.
     fn moved_bytes(&self) -> u64 {
         let output = Command::new(PROGRAM)
             .args(["lab", "exec", &self.lab, "b", "--", "cat", "/proc/net/dev"])
@@ -112,17 +112,17 @@ impl Running {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let rail = text.lines().find_map(|line| line.trim().strip_prefix("rail0:"));
-        // The lab may not be whole yet.
+        // The lab may not be complete yet.
         let bytes = rail.and_then(|rail| rail.split_whitespace().next());
         bytes.map_or(0, |bytes| bytes.parse().unwrap())
     }
 
-    /// What the list of labs has of this one.
+    /// Waits until `is_so` holds for this lab's entry in the list.
     fn wait_for(&self, what: &str, is_so: impl Fn(Option<&LabInfo>) -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
         while !is_so(Lab::list().unwrap().iter().find(|lab| lab.name == self.lab)) {
             assert!(Instant::now() < until, "{}: never {what}", self.lab);
-            // It looks again: other processes come and go.
+            // Polls: other processes start and end.
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -131,7 +131,7 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Its exit code, and what it said.
+    /// Waits for the end. Returns the exit code and standard error.
     fn end(&mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
         let mut errors = String::new();
@@ -142,14 +142,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only where it is gone already.
+        // Both fail only if the process is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = Lab::remove(&self.lab);
     }
 }
 
-/// Whoever closes the window has no more use for the lab either. None of these is sent to the processes inside.
+/// A user who closes the window no longer needs the lab. None of these signals is sent to the processes inside.
 #[test]
 fn a_lab_made_for_a_run_is_gone_when_its_command_is_told_to_end() {
     if !is_possible() {
@@ -165,7 +165,7 @@ fn a_lab_made_for_a_run_is_gone_when_its_command_is_told_to_end() {
     }
 }
 
-/// As `timeout`, systemd and Slurm do it: the other end hears it, too, and yet is not the one to blame.
+/// `timeout`, systemd and Slurm signal the whole group: the other end gets the signal, too, but must not be blamed.
 #[test]
 fn a_run_in_a_lab_whose_processes_are_all_told_to_end_was_interrupted() {
     if !is_possible() {
@@ -180,7 +180,7 @@ fn a_run_in_a_lab_whose_processes_are_all_told_to_end_was_interrupted() {
     }
 }
 
-/// Any run of the same user that makes a lab for itself removes what this one leaves, so it has a user of its own.
+/// Runs as its own user: any other run of the same user that makes a lab for itself would remove what this one leaves.
 #[test]
 fn a_lab_whose_run_was_killed_is_listed_as_broken_and_goes_before_the_next() {
     if !is_possible() {
@@ -212,7 +212,7 @@ fn a_lab_whose_run_was_killed_is_listed_as_broken_and_goes_before_the_next() {
         let until = Instant::now() + Duration::from_secs(60);
         while !run("lab ls").1.contains(what) {
             assert!(Instant::now() < until, "never `{what}` in\n{}", run("lab ls").1);
-            // It looks again: other processes come and go.
+            // Polls: other processes start and end.
             thread::sleep(Duration::from_millis(10));
         }
     };
@@ -246,7 +246,7 @@ fn a_lab_whose_run_was_killed_is_listed_as_broken_and_goes_before_the_next() {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let own = processes.filter(|path| path.metadata().is_ok_and(|found| found.uid() == user));
     let commands = own.map(|path| fs::read_to_string(path.join("cmdline")).unwrap_or_default());
-    // Of what has ended and nobody has waited for there is none.
+    // Zombies have an empty command line.
     let left: Vec<_> = commands.filter(|command| !command.is_empty()).collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[test]
 fn a_cut_rail_loses_no_byte_and_comes_back() {
-    // The engines live on threads inside the namespaces, which only root may enter so.
+    // The engines run on threads inside the namespaces, and only root may move a thread into a namespace.
     let why = match polyrail_lab::availability() {
         Ok(polyrail_lab::Privilege::Root) => None,
         Ok(_) => Some("threads may enter namespaces as root only".to_owned()),

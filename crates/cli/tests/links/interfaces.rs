@@ -1,15 +1,18 @@
-//! Interfaces and ways in an odd state: without an address, gone, renamed, behind a firewall, with a small MTU.
+//! Interfaces and paths in an odd state: without an address, gone, renamed, behind a firewall, with a small MTU.
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
+use crate::common::fit::fits;
 use crate::common::wait_until;
 use crate::net::{Net, Run};
 
-/// Some 2 s over two rails of 100 Mbit/s.
+/// Options of a run of some 2 s over two rails of 100 Mbit/s.
 const LONG: &str =
     "--sizes 256KiB --iters 200 --depth 8 --warmup 50ms --rounds 1 --verify sample --json -";
 
-/// Two nodes with so many NICs, each pair in a subnet of its own.
+/// Two nodes with `nics` NICs each, every pair in its own subnet.
 fn plain(test: &str, nics: usize) -> Option<Net> {
     let mut net = Net::new(test, &["a", "b"])?;
     for k in 1..=nics {
@@ -25,14 +28,17 @@ fn plain(test: &str, nics: usize) -> Option<Net> {
 
 /// Waits for the middle of a run of [`LONG`] over two NICs: until eth1 of the sending node has sent 10 of its 26 MB.
 fn middle(net: &Net) {
-    let sent = || {
-        let count = net.exec("b", "cat /sys/class/net/eth1/statistics/tx_bytes");
-        count.trim().parse::<u64>().unwrap()
-    };
-    wait_until("the middle of the run", || sent() > 10_000_000);
+    wait_until("the middle of the run", || sent(net) > 10_000_000);
 }
 
-/// Holds the run's end against what a rail lost on the way may do to it: nothing.
+/// Bytes that eth1 of the sending node has sent.
+fn sent(net: &Net) -> u64 {
+    let count = net.exec("b", "cat /sys/class/net/eth1/statistics/tx_bytes");
+    count.trim().parse().unwrap()
+}
+
+/// Checks that a lost rail did no harm: the run ended with 0, another rail carried more, and both ends name the lost
+/// one.
 #[track_caller]
 fn assert_went_on(run: &Run, lost: &str) {
     let carried = run.carried();
@@ -87,7 +93,8 @@ fn an_address_that_is_not_certain_yet_is_told_so_or_waited_for() {
     net.nic("b", "eth1", "lan", &["fd00::1/64"]);
     net.settle();
     net.sysctl("a", "net.ipv6.conf.eth1.accept_dad=1");
-    // The other node has it: the kernel finds a duplicate within some seconds, and never lets it be used.
+    // The other node has this address, too: the kernel finds the duplicate within some seconds and never lets it be
+    // used.
     net.ip("a", "addr add fd00::1/64 dev eth1");
     let end = net.polyrail("a", "bench --rails eth1 --sizes 8 --iters 1");
     assert_eq!(end.code, Some(3), "{end:?}");
@@ -116,7 +123,7 @@ fn sixty_four_interfaces_are_listened_on_soon() {
     let begin = Instant::now();
     let mut listening = net.start("a", "bench --listen");
     assert!(listening.wait_for_line("listening on").is_some());
-    // What the figure of 50 ms becomes in a debug build on a busy machine.
+    // The target is 50 ms; this leaves room for a debug build on a busy machine.
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
@@ -128,6 +135,35 @@ fn an_interface_that_vanishes_leaves_the_others_carrying() {
         net.ip("b", "link del eth2");
     });
     assert_went_on(&run, "eth2");
+}
+
+#[test]
+fn a_cut_in_the_middle_of_a_run_is_in_the_report_with_its_rounds() {
+    let Some(net) = plain("events", 2) else { return };
+    // A round is 16 MB, so that the cut lasts for two of them and many follow.
+    let options =
+        "--sizes 256KiB --iters 60 --depth 8 --warmup 50ms --rounds 12 --verify sample --json -";
+    let run = net.bench_while(("a", ""), ("b", options), || {
+        wait_until("the third round", || sent(&net) > 20_000_000);
+        net.ip("b", "link set eth2 down");
+        wait_until("rounds without eth2", || sent(&net) > 50_000_000);
+        net.ip("b", "link set eth2 up");
+    });
+    let report: Value = serde_json::from_str(&run.connecting.stdout).unwrap();
+    fits("bench", &report, "a cut");
+    let events = report["results"][0]["events"].as_array().unwrap();
+    let first = |what: &str| {
+        let of_kind = |event: &&Value| event["what"] == what && event["rail"] == "eth2";
+        let event = events.iter().find(of_kind);
+        event.unwrap_or_else(|| panic!("{what}: {events:?}\n{run}"))["round"].as_u64().unwrap()
+    };
+    let (down, back) = (first("down"), first("back"));
+    assert!(1 < down && down < back, "{events:?}");
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("eth2: down at ") && notes.contains(&format!("back in round {back}")),
+        "{notes}"
+    );
 }
 
 #[test]
@@ -164,7 +200,7 @@ fn an_interface_that_gets_its_address_late_hinders_nobody() {
     run.assert_both_say(&["eth2"]);
 }
 
-/// Holds a run through a firewall against what must be: it carries, or both ends say which address can't be reached.
+/// Checks a run through a firewall: it carries, or both ends say which address can't be reached.
 #[track_caller]
 fn assert_carries_or_both_say(run: &Run, rails: &[&str], words: &[&str]) {
     if run.connecting.code == Some(0) {
@@ -235,18 +271,18 @@ fn a_way_that_loses_large_packets_is_named() {
         net.ip("switch", &format!("link set {port} mtu 1300"));
     }
     for node in ["a", "b"] {
-        // Otherwise packets that the kernel has not cut yet pass a switch in the same kernel.
+        // Otherwise packets that the kernel has not segmented yet pass a switch in the same kernel.
         net.ip(node, "link set eth1 gso_max_segs 1");
     }
     let run = net.bench(("a", ""), ("b", ""));
-    // It finds the size that passes, or says what is wrong.
+    // Either a size that passes is found, or the error says what is wrong.
     match run.connecting.code {
         Some(0) => run.assert_carry(&["eth1"]),
         _ => run.connecting.assert_says(&["MTU"]),
     }
 }
 
-/// Its flows come up again and again, each time in vain.
+/// The flows of the bad rail come up again and again, each time in vain.
 #[test]
 fn a_rail_of_two_that_loses_large_packets_is_named_with_its_reason_and_the_other_carries() {
     let Some(mut net) = Net::new("black-hole-one", &["a", "b"]) else { return };
@@ -255,11 +291,11 @@ fn a_rail_of_two_that_loses_large_packets_is_named_with_its_reason_and_the_other
         let port = net.nic(node, "eth2", "lan2", &[&format!("10.0.2.{host}/24")]);
         net.limit(node, "eth1", 100);
         net.ip("switch", &format!("link set {port} mtu 1300"));
-        // Otherwise packets that the kernel has not cut yet pass a switch in the same kernel.
+        // Otherwise packets that the kernel has not segmented yet pass a switch in the same kernel.
         net.ip(node, "link set eth2 gso_max_segs 1");
     }
     net.settle();
-    // Long enough for the kernel to send a segment again, by which the cause is told.
+    // Long enough for the kernel to retransmit a segment, which reveals the cause.
     let run = net.bench_while(("a", ""), ("b", &format!("{LONG} --set rail_stall_ms=1200")), || {});
     assert!(run.carried().iter().any(|(name, bytes)| name == "eth1" && *bytes > 0), "{run}");
     run.connecting.assert_says(&["eth2", "MTU"]);

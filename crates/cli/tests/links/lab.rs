@@ -1,4 +1,4 @@
-//! `polyrail lab` as a user runs it. What needs a permission that is not there is skipped.
+//! `polyrail lab` as a user runs it. Tests that need a missing permission are skipped.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::common::golden::assert_golden;
 use crate::common::{PROGRAM, polyrail, refusal, refusals, wait_until};
 
-/// A user with no rights at all.
+/// UID of a user with no rights at all.
 const NOBODY: u32 = 65534;
 
 fn lab_command(args: &[&str]) -> Command {
@@ -43,7 +43,7 @@ fn skipped(reason: &str) {
     polyrail_skip::skip(reason, "sudo -E cargo test -p polyrail-cli --test links lab");
 }
 
-/// Whether labs can be made with root's rights; the test is skipped otherwise.
+/// Returns whether labs can be made with root's rights; skips the test otherwise.
 fn is_root() -> bool {
     let reason = match availability() {
         Ok(Privilege::Root) => return true,
@@ -58,7 +58,7 @@ fn name(test: &str) -> String {
     format!("cli-{test}-{}", std::process::id())
 }
 
-/// Everything on this machine that has the lab's name, or runs for it.
+/// Files, mounts and processes of this machine that have the lab's name.
 fn traces(lab: &str) -> Vec<String> {
     let mut found = Vec::new();
     for folder in ["/run/netns", "/run/polyrail-labs/lab", "/tmp/polyrail-65534/lab"] {
@@ -199,6 +199,8 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
     assert_eq!(lab["rails"][1]["a"]["up"], true);
     let set = ok(&["set", &name, "rail1", "--link", "up"]);
     assert!(set.contains(" up "), "{set}");
+    let one_way = ok(&["set", &name, "rail1", "--rate", "100mbit", "--side", "a"]);
+    assert!(one_way.contains("100mbit a>b, 2.5gbit b>a"), "{one_way}");
     let off = ok(&["set", &name, "rail1", "--link", "down", "--side", "a"]);
     assert!(off.contains("off at a"), "{off}");
 
@@ -246,10 +248,17 @@ fn a_switched_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
     );
     assert!(lab["switch"].as_str().unwrap().ends_with("-switch"), "{lab}");
     let end = &lab["rails"][0]["ends"][2];
+    // The rate applies to this node alone, and to what it sends.
     assert_eq!(
-        (&end["up"], &end["port_rate_bits_per_s"]),
-        (&false.into(), &2_000_000_000_u64.into())
+        (&end["up"], &end["rate_bits_per_s"], &end["port_rate_bits_per_s"]),
+        (&false.into(), &2_000_000_000_u64.into(), &1_000_000_000_u64.into())
     );
+    assert_eq!(lab["rails"][0]["ends"][1]["rate_bits_per_s"], 1_000_000_000_u64);
+    assert!(run(&["set", &name, "rail0", "--rate", "3gbit"]).status.success());
+    let json: Value = serde_json::from_str(&ok(&["ls", "--json"])).unwrap();
+    let lab = json["labs"].as_array().unwrap().iter().find(|lab| lab["name"] == name.as_str());
+    let end = &lab.unwrap()["rails"][0]["ends"][2];
+    assert_eq!(end["port_rate_bits_per_s"], 3_000_000_000_u64);
     assert_eq!(ok(&["down", &name]), "");
     assert_eq!(traces(&name), [""; 0]);
 }
@@ -302,7 +311,7 @@ fn the_same_holds_without_root() {
     kill_at_every_moment(&name("shot-star"), wanted, |args| as_nobody(&program, args));
 }
 
-/// Whether another program made the directory of namespaces before any test did. `ip netns` never removes it.
+/// Set if another program made the directory of namespaces before any test did. `ip netns` never removes it.
 static FOREIGN: LazyLock<bool> =
     LazyLock::new(|| Path::new("/run/netns").exists() && !Path::new("/run/polyrail-labs").exists());
 
@@ -310,7 +319,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     let run = |args: &[&str]| lab(args).output().unwrap();
     let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let links_before = links();
-    // A busy machine takes longer for it, and what one that was busy took is too long later.
+    // A busy machine builds slowly, and a time measured then would be too long later: take the shortest of three.
     let build = || {
         let begin = Instant::now();
         stdout(&run(&[&["up", name], wanted].concat()));
@@ -318,7 +327,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
         stdout(&run(&["down", name]));
         whole
     };
-    // While another test changes labs of this user, an unfinished one is told as changing.
+    // While another test changes labs of this user, `ls` shows an unfinished one as changing.
     let list = || {
         let mut listed = String::new();
         wait_until("no other process changes labs", || {
@@ -341,18 +350,18 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
         if listed.contains(&format!("{name}  broken")) {
             interrupted += 1;
         } else if step % 2 == 1 {
-            // It went by what the build does, so this tells nothing of how long that takes.
+            // The kill followed the build's progress, so this says nothing about how long a build takes.
         } else if listed.contains(&format!("{name}  ")) {
-            // It was through before, so builds are faster now.
+            // The build was complete before the kill, so builds are faster now.
             whole = delay;
         } else if delay > whole / 2 {
-            // It had not begun, so they are slower.
+            // The build had not begun, so builds are slower now.
             whole *= 2;
         }
         match step % 3 {
             0 => {
                 let output = run(&["down", name]);
-                // Killed before the first trace, there is nothing to remove.
+                // A build that was killed before its first trace leaves nothing to remove.
                 let text = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert!(output.status.success() || text.contains("does not exist"), "{text}");
             }
@@ -366,10 +375,10 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
                 stdout(&run(&["down", name]));
             }
         }
-        // A holder whose maker was killed before it was recorded ends by itself; on a busy machine
-        // not within the moment that `down` takes.
+        // A holder whose maker was killed before it was recorded ends by itself, but on a busy machine not while `down`
+        // runs.
         let gone = (0..250).any(|look| {
-            // It looks again: another process ends.
+            // Polls: another process is ending.
             std::thread::sleep(Duration::from_millis(if look == 0 { 0 } else { 20 }));
             traces(name).is_empty()
         });
@@ -377,20 +386,20 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     }
     assert!(interrupted >= 3, "only {interrupted} builds were hit on the way");
     assert_eq!(links(), links_before, "links are left in the machine's own namespace");
-    // Another test's lab may come or go while this looks.
+    // Another test's lab may come or go meanwhile.
     let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail-labs").exists();
     let foreign = *FOREIGN || crate::net::WAS_USED.load(Ordering::Relaxed);
     let settled = (0..100).any(|_| {
-        // What stays since another test's lab had it open goes with the next list.
+        // The next `ls` removes the directory that stayed because another test's lab had it open.
         stdout(&lab_command(&["ls"]).output().unwrap());
-        // It looks again: another process tidies up.
+        // Polls: another process is tidying up.
         std::thread::sleep(Duration::from_millis(20));
         foreign || tidy()
     });
     assert!(settled, "the directory of namespaces is left, and no lab to use it");
 }
 
-/// In a file system of its own below /run, where no other test looks.
+/// Runs with its own file system at /run, where no other test looks.
 #[test]
 fn a_directory_that_somebody_looked_at_goes_with_the_next_list() {
     if !is_root() {
@@ -421,7 +430,7 @@ fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
     for (number, signal) in ["-INT", "-TERM"].into_iter().enumerate() {
         let name = name(&format!("stop{number}"));
         let _cleanup = Cleanup(&name);
-        // So many links take a while.
+        // This many links take a while.
         let child = lab_command(&["up", &name, "--rails", "16x1gbit", "--nodes", "32"])
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
@@ -430,7 +439,7 @@ fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
         let until = Instant::now() + Duration::from_secs(60);
         while traces(&format!("{name}.json")).is_empty() {
             assert!(Instant::now() < until, "it never begins");
-            // It looks again: another process builds it.
+            // Polls: another process builds the lab.
             std::thread::sleep(Duration::from_millis(1));
         }
         let pid = child.id().to_string();
@@ -443,11 +452,11 @@ fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
     }
 }
 
-/// How far a build has come, by what it has written down.
+/// Progress of a build, according to its record.
 enum Stage {
     Nothing,
     Begun,
-    /// Which namespaces it has made, or which process holds them; no rail is there yet.
+    /// The record has the namespaces, or the process that holds them; no rail is there yet.
     Namespaces,
 }
 
@@ -462,7 +471,7 @@ fn record(lab: &str) -> Stage {
         .iter()
         .find_map(|folder| fs::read_to_string(Path::new(folder).join(format!("{lab}.json"))).ok());
     let Some(text) = text else { return Stage::Nothing };
-    // It may be half written.
+    // The record may be half written.
     let record: Value = serde_json::from_str(&text).unwrap_or_default();
     match record["namespaces"].is_null() && record["holder"].is_null() {
         true => Stage::Begun,
@@ -470,14 +479,14 @@ fn record(lab: &str) -> Stage {
     }
 }
 
-/// Kills it at an event, which on a busy machine comes when it comes.
+/// Kills the command once `is_time` holds, however long a busy machine takes to get there.
 fn kill_once(command: &mut Command, is_time: impl Fn() -> bool) {
     let silent = || std::process::Stdio::null();
     let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while !is_time() && child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < until, "process {} neither gets there nor ends", child.id());
-        // It looks again: the other process goes on.
+        // Polls: the other process goes on.
         std::thread::sleep(Duration::from_micros(100));
     }
     let _ = child.kill();
@@ -487,7 +496,7 @@ fn kill_once(command: &mut Command, is_time: impl Fn() -> bool) {
 fn kill_after(command: &mut Command, delay: Duration) {
     let silent = || std::process::Stdio::null();
     let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
-    // Each delay kills it at another step.
+    // Each delay kills the command at another step.
     std::thread::sleep(delay);
     let _ = child.kill();
     child.wait().unwrap();
@@ -507,19 +516,19 @@ fn down_goes_on_after_a_lab_that_is_not_there() {
     assert_eq!((traces(&one), traces(&two)), (vec![], vec![]), "{text}");
 }
 
-/// A copy of the program that every user can run, and the folder it lies in.
+/// A folder with a copy of the program that every user can run, and the path of the copy.
 pub(crate) fn public_copy() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = folder.path().join("polyrail");
-    // By another process: a file that this one writes may still be open in a child that some
-    // other test is just starting, and then it cannot be run.
+    // Another process copies: a file that this one writes may still be open in a child that another test is just
+    // starting, and then it can't be run.
     let copied = Command::new("cp").arg(PROGRAM).arg(&program).status();
     assert!(copied.unwrap().success());
     (folder, program)
 }
 
-/// Who runs what [`as_nobody`] runs: only root can become somebody else.
+/// UID that [`as_nobody`] runs commands as: only root can become another user.
 fn user_of_labs() -> u32 {
     if running_as_root() { NOBODY } else { fs::metadata("/proc/self").unwrap().uid() }
 }
@@ -556,11 +565,11 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     assert!(seen.contains("rail0:") && seen.contains("rail1:"), "{seen}");
     assert!(stdout(&lab(&["set", &name, "0", "--link", "down"])).contains("off at b"));
     assert!(stdout(&lab(&["set", &name, "0", "--link", "up"])).contains(" up "));
-    // While another test builds a lab of this user, all are told as changing.
+    // While another test builds a lab of this user, `ls` shows all of them as changing.
     let wait_listed = |state: &str| {
         let told = format!("{name}  {state}");
         let is_listed = (0..250).any(|_| {
-            // It looks again: the other test is through at some time.
+            // Polls: the other test finishes at some time.
             std::thread::sleep(Duration::from_millis(20));
             stdout(&lab(&["ls"])).contains(&told)
         });

@@ -1,5 +1,5 @@
-//! Tests over links of given speeds or over `ssh`, and of commands that start `bench`. They wait more than they compute.
-//! In one program, one of them computes while another waits.
+//! Tests over links of given speeds or over `ssh`, and of commands that start `bench`. They wait more than they
+//! compute, so they share one program: one computes while another waits.
 
 mod bench_lab;
 #[path = "../common/mod.rs"]

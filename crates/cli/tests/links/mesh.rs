@@ -1,8 +1,10 @@
-//! `polyrail mesh` as a user runs it: by hand over loopback, which needs no right, and in labs.
+//! `polyrail mesh` as a user runs it: by hand over loopback, which needs no privilege, and in labs.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use polyrail::{Config, Engine};
 use polyrail_browser::{Browser, MISSING};
@@ -23,7 +25,7 @@ fn report(output: &Output, options: &str) -> Value {
     common::report("mesh", 0, output, options)
 }
 
-/// The error of a run that ended without figures; the JSON on standard output has it, too.
+/// Standard error of a run that ended without results. The JSON on standard output has the error, too.
 fn failure(code: i32, output: &Output) -> String {
     let report = common::report("mesh", code, output, "a failure");
     let said = common::text(&output.stderr);
@@ -31,7 +33,7 @@ fn failure(code: i32, output: &Output) -> String {
     said.to_owned()
 }
 
-/// Whether a lab can be built here; the test is skipped otherwise.
+/// Returns whether a lab can be built here; skips the test otherwise.
 fn is_possible() -> bool {
     let Err(error) = availability() else { return true };
     let help = error.help().unwrap_or_default();
@@ -40,7 +42,7 @@ fn is_possible() -> bool {
     false
 }
 
-/// Nothing of a run is left.
+/// Checks that a run has left no lab.
 fn assert_tidy(process: u32) {
     let labs = Lab::list().unwrap();
     assert!(labs.iter().all(|lab| lab.name != format!("mesh-{process}")), "the lab is left");
@@ -84,7 +86,7 @@ fn every_pair_of_a_lab_is_measured_and_verified_in_every_pattern_and_both_layout
                 let depth = pair["depth"].as_f64().unwrap();
                 assert!(depth > 0.1 && depth < 2.2, "{pair}");
             }
-            // All slots of each pair in each round, and all were compared.
+            // All slots of each pair in each round, and all were verified.
             assert_eq!(pattern["verified_bytes"], 24 * 2 * 2 * 65536);
             assert_eq!(pattern["nics"].as_array().unwrap().len(), 6, "two of each node");
             assert_eq!(
@@ -102,7 +104,7 @@ fn what_a_node_gets_from_all_at_once_is_limited_by_its_ports() {
     if !is_possible() {
         return;
     }
-    // Long enough that what a bucket lets through at once hardly counts.
+    // Long enough that the bursts of token buckets hardly count.
     let options = "--lab 4:2x100mbit --pattern all --size 256KiB --time 1s \
                    --rounds 1 --json -";
     let report = report(&mesh(options).output().unwrap(), options);
@@ -187,14 +189,13 @@ fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
     other.wait_with_output().unwrap();
     browser.open(&page);
 
-    assert_eq!(browser.value("document.querySelector('h2').textContent"), "Conclusion");
-    let told = browser.value("document.querySelector('ul.conclusion').textContent");
+    let banner = browser.value("document.querySelector('.banner').textContent");
     let first = report["conclusions"][0].as_str().unwrap();
     assert!(first.starts_with("pairwise, layout one: "), "{first}");
-    assert!(told.as_str().unwrap().starts_with(first), "{told}");
+    assert!(banner.as_str().unwrap().contains(first), "{banner}");
     // The diagonal and the other endpoint of the same node have no cell.
-    let cells = "document.querySelectorAll('svg rect.cell').length";
-    assert_eq!(browser.value(cells), 8);
+    let cells = "[...document.querySelectorAll('svg')].map(one => one.querySelectorAll('rect.cell').length)";
+    assert_eq!(browser.value(cells), serde_json::json!([8, 8]), "one map of each pattern");
     let cell = "(() => { const cell = document.querySelector('svg rect.cell'); \
                 cell.dispatchEvent(new PointerEvent('pointermove', { clientX: 5, clientY: 5 })); \
                 return document.getElementById('hover').textContent; })()";
@@ -202,15 +203,16 @@ fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
     let pair = &report["layouts"][0]["patterns"][0]["pairs"][0];
     let [from, to] = ["from", "to"].map(|end| pair[end].as_str().unwrap());
     assert!(says.as_str().unwrap().starts_with(&format!("{from} → {to}: ")), "{says}");
-    let chosen = "(() => { const select = document.querySelector('select'); select.value = '1'; \
-                  select.dispatchEvent(new Event('change')); \
-                  return [select.selectedOptions[0].textContent, document.querySelectorAll('svg').length]; })()";
-    assert_eq!(browser.value(chosen), serde_json::json!(["all, layout one", 1]));
-    assert_eq!(browser.value(cells), 8);
+    let captions =
+        "[...document.querySelectorAll('figcaption')].map(one => one.textContent.split(':')[0])";
+    assert_eq!(browser.value(captions), serde_json::json!(["pairwise", "all"]));
     let broken = "/NaN|undefined|Infinity/.test(document.getElementById('report').outerHTML)";
     assert_eq!(browser.value(broken), false);
-    let wide = "document.documentElement.scrollWidth <= innerWidth";
-    assert_eq!(browser.value(wide), true, "nothing sticks out");
+    assert_eq!(browser.faults(), [""; 0]);
+    let head = fs::read_to_string(&page).unwrap();
+    let head = head.split("<div id=\"report\">").next().unwrap();
+    let parts = ["<dt>command line</dt><dd>polyrail mesh ", "<dt>CPU</dt>", "<dt>kernel</dt>"];
+    assert!(parts.iter().all(|part| head.contains(part)), "without a script: {head}");
     if let Some(path) = std::env::var_os("MESH_SCREENSHOT") {
         fs::write(path, browser.screenshot(1_500)).unwrap();
     }
@@ -222,7 +224,7 @@ fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
 
 #[test]
 fn ranks_of_a_job_have_a_number_already() {
-    // Rank 0 takes the next one.
+    // Rank 0 listens on the port after MASTER_PORT.
     let next = HeldPort::new();
     let port = (next.number() - 1).to_string();
     let options = "--rendezvous torchrun:// --nodes 2 --set rails=127.0.0.1 --pattern all \
@@ -239,7 +241,7 @@ fn ranks_of_a_job_have_a_number_already() {
     refusal(0, &other.wait_with_output().unwrap());
 }
 
-/// Whether so many are in the group of the layout `one`. Its lock is no member.
+/// Returns whether the group of layout `one` has `count` members. Its lock, a hidden file, does not count.
 fn has_members(folder: &Path, count: usize) -> bool {
     let Ok(all) = fs::read_dir(folder.join("mesh-one")) else { return false };
     let is_member = |name: std::ffi::OsString| !name.as_encoded_bytes().starts_with(b".");
@@ -250,7 +252,7 @@ fn has_members(folder: &Path, count: usize) -> bool {
 fn a_node_that_never_comes_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let first = by_hand(folder.path(), 3, 0, "--timeout 6s").spawn().unwrap();
-    // Later, so that the first one is there: it goes on waiting, and this one gives up while it does.
+    // Node 2 starts once node 0 is there, and gives up while node 0 still waits.
     wait_until("the first node", || has_members(folder.path(), 1));
     let said = refusal(4, &by_hand(folder.path(), 3, 2, "--timeout 2s").output().unwrap());
     assert!(said.contains("2 of 3 processes of this mesh are there"), "{said}");
@@ -265,7 +267,7 @@ fn a_node_that_never_comes_is_named() {
     assert!(said.contains("missing: node1"), "{said}");
 }
 
-/// The greeting of a worker.
+/// The hello of a worker of another build.
 const OTHER_BUILD: &str = r#"{"mesh":1,"from":1,"said":{"Answer":{"Hello":{"pid":1,"rails":[],
     "build":"0.1.0 (commit 0123456789ab, release)","host":{"hostname":"x","boot_id":null,"kernel":"6.1",
     "cpu_model":null,"cpus":1,"cpus_allowed":1,"memory_bytes":null,"congestion_control":null,
@@ -309,7 +311,7 @@ fn a_node_with_other_options_or_of_another_version_or_without_a_word_is_named() 
     other.wait_with_output().unwrap();
 }
 
-/// The process of a seat of a run, by its parent and the command line that it was started with.
+/// PID of the worker with this seat in a run, found by its parent and command line.
 fn process_of(run: u32, seat: &str) -> Option<u32> {
     fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
         let line = fs::read(entry.path().join("cmdline")).ok()?;
@@ -321,7 +323,7 @@ fn process_of(run: u32, seat: &str) -> Option<u32> {
     })
 }
 
-/// Whether it has connections, as only those have that know each other.
+/// Returns whether the process sees established TCP connections, as only nodes do that know each other.
 fn is_connected(process: u32) -> bool {
     const ESTABLISHED: &str = "01";
     let table = fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap_or_default();
@@ -367,6 +369,41 @@ fn a_lab_that_goes_while_it_is_measured_is_named() {
     let said = refusal(3, &child.wait_with_output().unwrap());
     assert!(said.contains(&format!("lab `{}` is gone: ", spec.name)), "{said}");
     assert_tidy(process);
+}
+
+#[test]
+fn a_rail_that_goes_down_and_comes_back_under_traffic_is_in_the_report() {
+    if !is_possible() {
+        return;
+    }
+    let mut spec = LabSpec::new(format!("meshcut-{}", std::process::id()), Vec::new());
+    (spec.rails, spec.nodes) = (LabSpec::parse_rails("2x100mbit").unwrap(), Some(2));
+    let lab = Lab::up(&spec).unwrap().guard();
+    let options = format!(
+        "--lab {} --pattern rotation --size 256KiB --time 500ms --rounds 20 --json -",
+        spec.name
+    );
+    let child = mesh(&options).spawn().unwrap();
+    let process = child.id();
+    wait_until("node 1 is connected", || process_of(process, "one,1,").is_some_and(is_connected));
+    // Some rounds with both rails, some with one, and the rest with both. Rounds are not visible from outside.
+    thread::sleep(Duration::from_secs(2));
+    lab.set_link(1, false).unwrap();
+    // As above.
+    thread::sleep(Duration::from_secs(2));
+    lab.set_link(1, true).unwrap();
+    let report = report(&child.wait_with_output().unwrap(), &options);
+    lab.down().unwrap();
+    let events = report["layouts"][0]["patterns"][0]["events"].as_array().unwrap();
+    let at = |what: &str| {
+        let is_it = |event: &&Value| event["what"] == what && event["rail"] == "rail1";
+        events.iter().find(is_it).and_then(|event| event["round"].as_u64())
+    };
+    let (down, back) = (at("down"), at("back"));
+    assert!(down.is_some() && back > down, "{events:?}");
+    let told = report["conclusions"].as_array().unwrap();
+    let is_told = |told: &Value| told.as_str().unwrap().contains(" rail1 was down in round ");
+    assert!(told.iter().any(is_told), "{told:?}");
 }
 
 #[test]

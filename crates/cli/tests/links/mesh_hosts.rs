@@ -1,5 +1,5 @@
-//! `polyrail mesh --hosts` over a real `ssh` and a real `sshd`, which the test runs with keys of its own. `ssh` talks
-//! to `sshd -i` through a pipe, so no port is needed, and no right.
+//! `polyrail mesh --hosts` over a real `ssh` and a real `sshd`, which the test runs with its own keys. `ssh` talks to
+//! `sshd -i` through a pipe, so neither a port nor a privilege is needed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,8 +16,8 @@ use crate::common::{DEADLINE, PROGRAM, polyrail, refusal, report, wait_until, wr
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// Hosts `one` and `two`, which are this machine, `gone`, which nobody reaches, and `mute`, which takes a connection and
-/// says nothing.
+/// Hosts `one` and `two`, which are this machine; `gone`, which can't be reached; and `mute`, which accepts a
+/// connection and sends nothing.
 struct Hosts {
     folder: TempDir,
 }
@@ -35,7 +35,7 @@ impl Hosts {
             polyrail_skip::skip(what, "cargo test -p polyrail-cli --test links mesh_hosts::");
             return None;
         }
-        // A folder that sshd insists on where it runs as root.
+        // sshd insists on this folder when it runs as root.
         let _ = fs::create_dir("/run/sshd");
         let hosts = Self { folder: tempfile::tempdir().unwrap() };
         for key in ["host", "user"] {
@@ -85,7 +85,7 @@ impl Hosts {
     }
 }
 
-/// Command lines of all processes that have `word` in theirs.
+/// Command lines with `word` in them, of all processes.
 fn running(word: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -96,7 +96,7 @@ fn running(word: &str) -> Vec<String> {
 #[test]
 fn hosts_are_measured_in_both_layouts_and_get_every_option_as_it_was_given() {
     let Some(hosts) = Hosts::new() else { return };
-    // A shell would make more than one word of it.
+    // A shell would split this path into several words.
     let log = hosts.at("it's a $(log) of two");
     let output = hosts
         .mesh("one,two,localhost", PROGRAM)
@@ -159,7 +159,7 @@ fn a_host_that_says_nothing_is_named_while_it_is_asked_and_ctrl_c_blames_no_host
     let mut words = BufReader::new(child.stderr.take().unwrap());
     words.read_line(&mut said).unwrap();
     assert!(said.starts_with("polyrail: asking mute which polyrail it has; "), "{said}");
-    // As a terminal does: `ssh` gets it, too.
+    // Ctrl-C in a terminal signals the whole group, so `ssh` gets the signal, too.
     kill_process_group(group, Signal::INT).unwrap();
     words.read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
@@ -182,7 +182,7 @@ fn when_the_starting_process_is_killed_nothing_goes_on_anywhere() {
     let group = format!("mesh-hosts-{}", std::process::id());
     let mut mesh = hosts.mesh("one,two", PROGRAM);
     let mut child = mesh.args(["--time", "10min", "--group", &group]).spawn().unwrap();
-    // Two that `ssh` started, two of `ssh`, and the mesh itself.
+    // The group's name is in two workers that `ssh` started, two `ssh`, and the mesh itself.
     let workers = |line: &String| line.contains("--worker") && !line.contains("BatchMode");
     wait_until("workers start", || {
         running(&group).iter().filter(|line| workers(line)).count() == 2

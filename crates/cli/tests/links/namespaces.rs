@@ -1,11 +1,11 @@
-//! Which interfaces become rails, in network namespaces that look like users' machines.
+//! Choice of rails in network namespaces that look like users' machines.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use crate::common::PROGRAM;
 
-/// Makes `eth0`, whose other end is in another namespace, as a pod's is. $1: its address.
+/// Script that makes `eth0`, whose other end is in the namespace of process `$other`, as in a pod.
 const POD: &str = r#"
 set -e
 up() { ip link set "$1" up; }
@@ -20,7 +20,7 @@ nsenter --target $other --net ip link set eth0 up
 up eth0
 "#;
 
-/// Runs a script in a network namespace of its own; `None` if there can't be one.
+/// A command that runs a script in its own network namespace. `None` skips the test: there can't be such a namespace.
 fn in_namespace(script: &str) -> Option<Command> {
     let is_root = rustix::process::geteuid().is_root();
     let user: &[&str] = if is_root { &[] } else { &["--user", "--map-root-user"] };
@@ -45,7 +45,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Checks the last lines of `polyrail host show`: the rails of `auto`, then a line for each reason to leave others out.
+/// Checks `polyrail host show`: the rails of `auto`, and a line for each reason to leave others out.
 #[track_caller]
 fn takes(script: &str, rails: &str, left_out: Option<&str>) {
     let script = format!("{script}\nexec \"$0\" host show --no-nvml");

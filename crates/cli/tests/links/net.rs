@@ -1,4 +1,6 @@
-//! Networks as hosts really have them, built by `ip` from namespaces: what a lab's rails are not. Needs root and iproute2.
+//! Networks like those of real hosts, unlike the rails of a lab: `ip` builds them from namespaces. Needs root and
+//! iproute2.
+//! iproute2.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
@@ -15,18 +17,18 @@ use crate::lab::running_as_root;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Enough to see every rail carry, and nothing else measured: a rate for each rail, not the limits of the machine.
+/// Options of a run just long enough to see every rail carry. Its rate is that of the rails, not the machine's limit.
 const SHORT: &str =
     "--sizes 256KiB --iters 32 --depth 8 --warmup 50ms --rounds 1 --verify sample --json -";
 
-/// Namespaces of one test, removed with this value.
+/// Namespaces of one test, removed on drop.
 pub(crate) struct Net {
     prefix: String,
     nodes: Vec<String>,
     ports: usize,
 }
 
-/// Whether a test has called `ip netns`, which leaves its directory behind.
+/// Set once a test has called `ip netns`, which leaves its directory behind.
 pub(crate) static WAS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Both ends of a `bench` between two nodes.
@@ -36,16 +38,16 @@ pub(crate) struct Run {
     pub(crate) connecting: End,
 }
 
-/// One end of it.
+/// Exit code and output of one command.
 #[derive(Debug, Default)]
 pub(crate) struct End {
-    /// `None` if it was killed: the listening end always is, once the other has ended.
+    /// `None` if the command was killed, as the listening end is once the other has ended.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// A `bench` in a namespace that still runs.
+/// A command that runs in a namespace.
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -76,7 +78,7 @@ impl Net {
         Some(net)
     }
 
-    /// Whether the rules of a firewall can be set here; the test is skipped otherwise.
+    /// Returns whether firewall rules can be set here; skips the test otherwise.
     pub(crate) fn has_firewall() -> bool {
         let found = Command::new("nft").arg("--version").output();
         if found.is_ok_and(|output| output.status.success()) {
@@ -91,7 +93,7 @@ impl Net {
         let name = self.namespace(node);
         self.nodes.push(node.to_owned());
         shell(&["ip", "netns", "add", &name]);
-        // No address waits for a search for duplicates unless a test wants it to.
+        // Addresses skip duplicate detection unless a test wants it.
         self.sysctl(node, "net.ipv6.conf.all.accept_dad=0");
         self.sysctl(node, "net.ipv6.conf.default.accept_dad=0");
         self.ip(node, "link set lo up");
@@ -101,7 +103,7 @@ impl Net {
         format!("{}-{node}", self.prefix)
     }
 
-    /// `ip` in a node's namespace; it must succeed.
+    /// Runs `ip` in a node's namespace; it must succeed.
     pub(crate) fn ip(&self, node: &str, arguments: &str) -> String {
         let namespace = self.namespace(node);
         let mut words = vec!["ip", "-n", &namespace];
@@ -109,7 +111,7 @@ impl Net {
         shell(&words)
     }
 
-    /// Any program in a node's namespace; it must succeed.
+    /// Runs any program in a node's namespace; it must succeed.
     pub(crate) fn exec(&self, node: &str, line: &str) -> String {
         let namespace = self.namespace(node);
         let mut words = vec!["ip", "netns", "exec", &namespace];
@@ -121,7 +123,7 @@ impl Net {
         self.exec(node, &format!("sysctl -qw {setting}"));
     }
 
-    /// Rules of nftables for packets that come in at a node, such as `tcp dport 22 drop`.
+    /// Adds a rule of nftables for packets that come in at a node, such as `tcp dport 22 drop`.
     pub(crate) fn firewall(&self, node: &str, rule: &str) {
         self.exec(node, "nft add table inet t");
         let chain = "{ type filter hook input priority 0 ; }";
@@ -129,7 +131,8 @@ impl Net {
         self.exec(node, &format!("nft add rule inet t in {rule}"));
     }
 
-    /// A NIC at the Ethernet switch `lan`, which is made if it is not there, with these addresses.
+    /// Adds a NIC with these addresses at the Ethernet switch `lan`, which is made if it is missing. Returns the
+    /// switch's port.
     pub(crate) fn nic(&mut self, node: &str, name: &str, lan: &str, addresses: &[&str]) -> String {
         if !self.nodes.iter().any(|node| node == "switch") {
             self.add_node("switch");
@@ -143,7 +146,8 @@ impl Net {
         port
     }
 
-    /// A link to the node `router`, whose end has one address and forwards: /31, or what `bits` says.
+    /// Adds a link to the node `router`, which forwards. `near` is the node's address and `far` the router's, with
+    /// prefixes.
     pub(crate) fn routed(&mut self, node: &str, name: &str, near: &str, far: &str) {
         if !self.nodes.iter().any(|node| node == "router") {
             self.add_node("router");
@@ -154,7 +158,7 @@ impl Net {
         self.address("router", &port, far);
     }
 
-    /// A pair of interfaces. Without a name, the first end gets one of its own.
+    /// Adds a veth pair whose second end has these addresses. A first end without a name gets one. Returns that name.
     pub(crate) fn wire(
         &mut self,
         first: (&str, Option<&str>),
@@ -179,13 +183,13 @@ impl Net {
         self.ip(node, &format!("addr add {address} dev {name} {nodad}"));
     }
 
-    /// Lets an interface send no faster.
+    /// Limits the rate at which an interface sends.
     pub(crate) fn limit(&self, node: &str, name: &str, mbit: u32) {
         let bucket = format!("tbf rate {mbit}mbit burst 64k latency 20ms");
         self.exec(node, &format!("tc qdisc add dev {name} root {bucket}"));
     }
 
-    /// Waits until the kernel has seen that the nodes' links have a carrier, which takes it up to a second, and their
+    /// Waits until the kernel has seen that the nodes' links have a carrier, which takes up to a second, and their
     /// addresses can be used.
     pub(crate) fn settle(&self) {
         let begin = Instant::now();
@@ -201,18 +205,18 @@ impl Net {
                 };
                 let Some(waiting) = links.as_array().unwrap().iter().find(waits) else { break };
                 assert!(begin.elapsed() < DEADLINE, "{node}: {waiting}");
-                // Nobody tells when the kernel has looked at a link.
+                // Polls: the kernel does not report that it has looked at a link.
                 thread::sleep(LOOK_EVERY);
             }
         }
     }
 
-    /// `polyrail` on a node, to its end.
+    /// Runs `polyrail` on a node until it ends.
     pub(crate) fn polyrail(&self, node: &str, arguments: &str) -> End {
         self.start(node, arguments).end(Instant::now() + DEADLINE)
     }
 
-    /// `polyrail` on a node.
+    /// Starts `polyrail` on a node.
     pub(crate) fn start(&self, node: &str, arguments: &str) -> Running {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace(node), PROGRAM]);
@@ -232,12 +236,12 @@ impl Net {
         Running { child, lines, stdout: String::new(), stderr }
     }
 
-    /// `bench --listen` on one node and `bench --connect` on another, each with its options.
+    /// Runs `bench --listen` on one node and `bench --connect` on another, each with its options.
     pub(crate) fn bench(&self, listening: (&str, &str), connecting: (&str, &str)) -> Run {
         self.bench_while(listening, (connecting.0, &format!("{SHORT} {}", connecting.1)), || {})
     }
 
-    /// The same with all options given, and `meanwhile` done once both ends run.
+    /// Like [`Self::bench`] with all options given; calls `meanwhile` once both ends run.
     pub(crate) fn bench_while(
         &self,
         listening: (&str, &str),
@@ -271,7 +275,7 @@ impl Drop for Net {
 }
 
 impl Running {
-    /// The first line that begins so; `None` once it has ended without.
+    /// The first line that starts with `begins`; `None` if the output ends without one.
     pub(crate) fn wait_for_line(&mut self, begins: &str) -> Option<String> {
         let until = Instant::now() + DEADLINE;
         loop {
@@ -291,13 +295,13 @@ impl Running {
         }
     }
 
-    /// What it said once it has ended, by itself or, at that time, by force.
+    /// Waits for the command until `until`, then kills it. Returns its output.
     pub(crate) fn end(mut self, until: Instant) -> End {
         let status: Option<ExitStatus> = loop {
             match self.child.try_wait().unwrap() {
                 Some(status) => break Some(status),
                 None if Instant::now() >= until => break None,
-                // A process that ends tells its parent by a signal only.
+                // Polls: only a signal would report that the child has ended.
                 None => thread::sleep(LOOK_EVERY),
             }
         };
@@ -322,7 +326,7 @@ impl Drop for Running {
 }
 
 impl Run {
-    /// The bytes that each rail of the connecting end carried, which must have ended well.
+    /// Bytes that each rail of the connecting end carried. That end must have exited with 0.
     pub(crate) fn carried(&self) -> Vec<(String, u64)> {
         assert_eq!(self.connecting.code, Some(0), "{self}");
         let report = json(&self.connecting.stdout);
@@ -338,7 +342,7 @@ impl Run {
         json(&self.connecting.stdout)["results"][0]["gb_per_s"].as_f64().unwrap()
     }
 
-    /// Holds the rails that carried anything against these, and that each did its part.
+    /// Checks that exactly these rails carried anything, and each more than an eighth of an equal share.
     #[track_caller]
     pub(crate) fn assert_carry(&self, wanted: &[&str]) {
         let carried = self.carried();
@@ -354,7 +358,7 @@ impl Run {
         );
     }
 
-    /// Whether each end says all of these words, in any case of letters.
+    /// Checks that each end says all of these words, in upper or lower case.
     #[track_caller]
     pub(crate) fn assert_both_say(&self, words: &[&str]) {
         for end in [&self.listening, &self.connecting] {
@@ -364,7 +368,7 @@ impl Run {
 }
 
 impl End {
-    /// Everything it wrote, without what only programs read.
+    /// All text that the command wrote for people: of a report in JSON, only the notes and the error.
     pub(crate) fn said(&self) -> String {
         match serde_json::from_str::<Value>(&self.stdout) {
             Ok(report) => format!("{}\n{}\n{}", report["notes"], report["error"], self.stderr),
@@ -372,7 +376,7 @@ impl End {
         }
     }
 
-    /// Whether it says all of these words, in any case of letters.
+    /// Checks that the command says all of these words, in upper or lower case.
     #[track_caller]
     pub(crate) fn assert_says(&self, words: &[&str]) {
         let said = self.said().to_lowercase();

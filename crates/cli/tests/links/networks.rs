@@ -1,4 +1,4 @@
-//! Which rails of two nodes are paired: by what reaches what, and not by number, name or subnet alone.
+//! Pairing of the rails of two nodes: by reachability, and not by number, name or subnet alone.
 
 use crate::common::wait_until;
 use crate::net::{Net, Run};
@@ -6,7 +6,7 @@ use crate::net::{Net, Run};
 /// Slow enough that a busy machine keeps up.
 const MBIT: u32 = 100;
 
-/// As on GCP: each NIC in a network of its own, /32 addresses, and a route to the network by device.
+/// Two nodes as on GCP: each NIC in its own network, with a /32 address and a route to the network by device.
 fn host_routes(test: &str, nics: usize) -> Option<Net> {
     let mut net = Net::new(test, &["a", "b"])?;
     for k in 1..=nics {
@@ -21,7 +21,7 @@ fn host_routes(test: &str, nics: usize) -> Option<Net> {
     Some(net)
 }
 
-/// The rate is what so many rails carry, give or take what a bucket lets through at once.
+/// Checks that the rate is what this many rails carry, give or take the bursts of token buckets.
 #[track_caller]
 fn assert_rate(run: &Run, rails: u32) {
     let wanted = f64::from(rails * MBIT) / 8000.0;
@@ -124,7 +124,7 @@ fn a_nic_lost_on_the_way_leaves_the_others_carrying() {
     let long =
         "--sizes 256KiB --iters 300 --depth 8 --warmup 50ms --rounds 1 --verify sample --json -";
     let run = net.bench_while(("a", "10.1.0.11:0"), ("b", long), || {
-        // The middle of the run, which nobody tells.
+        // The middle of the run, which no output marks.
         std::thread::sleep(std::time::Duration::from_millis(1200));
         net.ip("b", "link set eth2 down");
     });
@@ -164,8 +164,8 @@ fn four_nics_against_two_in_one_subnet_make_two_rails() {
     net.bench(("a", "10.0.1.1:0"), ("b", "")).assert_carry(&["eth1", "eth2"]);
 }
 
-/// A management subnet, slow, and two NICs per node behind a router: /31 links, as with BGP to the host, or with `rack`
-/// a subnet of its own for each.
+/// Two nodes with a slow management subnet and two NICs each behind a router: /31 links, as with BGP to the host, or
+/// with `rack` one subnet for each NIC.
 fn routed(test: &str, rack: bool) -> Option<Net> {
     let mut net = Net::new(test, &["a", "b"])?;
     for (node, k) in [("a", 1), ("b", 2)] {
@@ -231,7 +231,7 @@ fn one_default_route_serves_several_nics() {
             net.limit(node, name, MBIT);
         }
         net.ip(node, &format!("route add default via 10.20.{k}.0"));
-        // Each NIC has a table of its own, as clouds set it up: the source decides.
+        // The second NIC has its own routing table, as in clouds: the source address decides.
         net.ip(node, &format!("route add default via 10.21.{k}.0 table 21"));
         net.ip(node, &format!("rule add from 10.21.{k}.1 table 21"));
     }
@@ -258,7 +258,7 @@ fn baselines_take_the_pairs_of_rails_that_the_engine_has_where_the_ends_have_une
     }
 }
 
-/// So many NICs of each node on one Ethernet, with the kernel's defaults: each answers for the others' addresses.
+/// Two nodes with `nics` NICs each on one Ethernet, with the kernel's defaults: each answers for the others' addresses.
 fn one_subnet(test: &str, nics: usize) -> Option<Net> {
     let mut net = Net::new(test, &["a", "b"])?;
     for k in 1..=nics {
@@ -278,7 +278,7 @@ fn several_nics_on_one_ethernet_connect_with_the_kernels_defaults() {
     let Some(net) = one_subnet("flux", 2) else { return };
     let run = net.bench(("a", "10.0.0.11:0"), ("b", ""));
     run.assert_carry(&["eth1", "eth2"]);
-    // The kernel's routes send all of one subnet by its first NIC: connections are bound to their devices.
+    // The kernel routes all traffic of a subnet through its first NIC, so connections are bound to their devices.
     assert_rate(&run, 2);
 }
 

@@ -1,4 +1,4 @@
-//! Which interfaces of a node become rails: in pods, behind bridges, beside tunnels and overlays.
+//! Choice of a node's rails: in pods, behind bridges, next to tunnels and overlays.
 
 use crate::net::{Net, Run};
 
@@ -11,7 +11,7 @@ fn two_pods(test: &str) -> Option<Net> {
     Some(net)
 }
 
-/// Both ends say where they are, and neither ends up on its own loopback.
+/// Checks that these rails carried, and that the listening end printed `address` and no loopback address.
 #[track_caller]
 fn assert_over(run: &Run, address: &str, rails: &[&str]) {
     run.assert_carry(rails);
@@ -28,7 +28,7 @@ fn two_pods_connect_by_eth0_though_it_is_a_veth() {
 #[test]
 fn a_veth_whose_other_end_has_the_same_index_is_a_pods_way_out_too() {
     let Some(mut net) = Net::new("same-index", &["a", "b"]) else { return };
-    // The kernel numbers interfaces by namespace: of the two, one pair differs and one does not.
+    // The kernel numbers interfaces per namespace, so both ends of this veth have the same index.
     net.wire(("b", Some("eth0")), ("a", "eth0"), &["10.244.0.11/24"]);
     net.address("b", "eth0", "10.244.0.12/24");
     net.settle();
@@ -52,7 +52,7 @@ fn a_pod_that_names_eth0_and_one_that_does_not_connect() {
 #[test]
 fn an_address_on_a_bridge_is_used_instead_of_the_bridges_port() {
     let Some(net) = two_pods("bridge") else { return };
-    // Proxmox and libvirt make a node so.
+    // Proxmox and libvirt set a node up like this.
     net.ip("a", "link add vmbr0 type bridge");
     net.ip("a", "addr flush dev eth0");
     net.ip("a", "link set eth0 master vmbr0");
@@ -61,14 +61,14 @@ fn an_address_on_a_bridge_is_used_instead_of_the_bridges_port() {
     net.settle();
     let run = net.bench(("a", ""), ("b", ""));
     assert_over(&run, "10.244.0.11", &["eth0"]);
-    // Its own rail has the bridge's name.
+    // Node a's own rail has the bridge's name.
     assert_over(&net.bench(("b", ""), ("a", "")), "10.244.0.12", &["vmbr0"]);
 }
 
 #[test]
 fn a_macvlan_is_a_way_out() {
     let Some(net) = two_pods("macvlan") else { return };
-    // As Multus and Docker's macvlan networks make it.
+    // As Multus and Docker's macvlan networks do.
     net.ip("b", "link add link eth0 name net1 type macvlan mode bridge");
     net.ip("b", "addr flush dev eth0");
     net.ip("b", "addr add 10.244.0.12/24 dev net1");
@@ -136,7 +136,7 @@ fn a_node_without_any_way_out_says_that_only_this_host_can_connect() {
     end.assert_says(&["only", "this host"]);
 }
 
-/// Two nodes with one NIC each in subnets of their own, and Calico's device and Tailscale beside it.
+/// Two nodes with one NIC each, in different subnets, next to devices of Calico and Tailscale.
 fn beside_tunnels(test: &str) -> Option<Net> {
     let mut net = Net::new(test, &["a", "b"])?;
     net.nic("a", "eth0", "lan", &["10.1.1.11/32"]);
@@ -146,7 +146,7 @@ fn beside_tunnels(test: &str) -> Option<Net> {
         net.ip(node, &format!("link add vxlan.calico type vxlan id 4096 dstport 4789 local {own}"));
         net.ip(node, &format!("addr add 10.244.{far}0.0/32 dev vxlan.calico"));
         net.ip(node, "link set vxlan.calico up");
-        // Without a program behind it, which changes nothing about its kind.
+        // No program runs behind this device, which changes nothing about its kind.
         net.ip(node, "tuntap add dev tailscale0 mode tun");
         net.ip(node, &format!("addr add 100.101.{far}.1/32 dev tailscale0"));
         net.ip(node, "link set tailscale0 up");
@@ -168,7 +168,7 @@ fn tunnels_and_overlays_become_no_rails_and_their_addresses_are_not_told() {
 #[test]
 fn a_dummy_interface_becomes_no_rail() {
     let Some(net) = beside_tunnels("dummy") else { return };
-    // This kind of interface reaches nobody, as a dummy doesn't, and more kernels have it.
+    // An ifb reaches no host, like a dummy, and more kernels have it.
     net.ip("a", "link add ifb0 type ifb");
     net.ip("a", "addr add 10.99.0.1/24 dev ifb0");
     net.ip("a", "link set ifb0 up");
@@ -223,6 +223,6 @@ fn a_tunnel_is_the_last_thing_taken_even_where_nothing_else_is_there() {
     net.ip("a", "link set tailscale0 up");
     let mut listening = net.start("a", "bench --listen");
     listening.wait_for_line("listening on");
-    // Either is right; which one it took, it says.
+    // Both loopback and the tunnel are right choices; the output must name the tunnel.
     listening.end(std::time::Instant::now()).assert_says(&["tailscale0"]);
 }

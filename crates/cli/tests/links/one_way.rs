@@ -1,4 +1,4 @@
-//! Ways between two hosts that let some packets pass and others not: what the ends say of it.
+//! Paths between two hosts that let some packets pass and drop others, and the errors that both ends print.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::PROGRAM;
 
-/// Namespaces, which end with this.
+/// Network namespaces, removed on drop.
 struct Spaces(Vec<String>);
 
 impl Spaces {
@@ -22,7 +22,7 @@ impl Spaces {
         Self(spaces)
     }
 
-    /// A link between interfaces of two of them, with an address each.
+    /// Links interfaces of two namespaces, with an address each.
     fn link(&self, [a, b]: [(usize, &str, &str); 2]) {
         let (one, other) = (&self.0[a.0], &self.0[b.0]);
         ip(&["link", "add", a.1, "netns", one, "type", "veth", "peer", b.1, "netns", other]);
@@ -47,7 +47,7 @@ impl Spaces {
         command
     }
 
-    /// Standard error of the end that connects from space 1 to `listen` in space 0, where that fails.
+    /// Standard error of a `bench` that fails to connect from space 1 to `listen` in space 0.
     fn refused(&self, listen: &str) -> String {
         let mut listener = self.bench(0, &["--listen", listen]);
         let child = listener.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -93,13 +93,13 @@ fn until_up(spaces: &Spaces) {
         let shown = || Command::new("ip").args(["-n", space, "link", "show", "eth1"]).output();
         while !String::from_utf8_lossy(&shown().unwrap().stdout).contains("state UP") {
             assert!(Instant::now() < end, "eth1 of {space} is not up");
-            // It looks again: the kernel brings the carrier up.
+            // Polls: the kernel brings the carrier up.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Whether the test can run: as root, with a firewall to set. It is skipped otherwise.
+/// Returns whether the test can run, as root and with a firewall to set; skips it otherwise.
 fn can_run() -> bool {
     let has_firewall =
         || Command::new("iptables").arg("-S").output().is_ok_and(|o| o.status.success());

@@ -1,6 +1,7 @@
 //! `polyrail experiment sweep` and `autotune` from the command line, over short runs of `bench`.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 use polyrail_config::Config;
 use serde_json::Value;
 
-use crate::common::{good, polyrail, run};
+use crate::common::{good, polyrail, run, succeeded};
 
-/// As short as a bench can be: what it measures is of no interest here.
+/// The shortest possible bench: its results don't matter here.
 const BENCH: &str =
     "--sizes 64KiB --iters 2 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
 
@@ -31,9 +32,15 @@ fn a_sweep_measures_every_cell_with_the_default_among_them_and_maps_them() {
         "2",
         "--json",
     ];
-    let json: Value = serde_json::from_str(&good(&words)).unwrap();
+    let output = succeeded(run(&words));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let first = said.lines().next().unwrap_or_default();
+    let begins =
+        first.starts_with("polyrail: sweep: ") && first.contains(" cells × 2 rounds; less: ");
+    assert!(begins && said.contains("polyrail: a cell took "), "{said}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = json["cells"].as_array().unwrap();
-    // The defaults join the values that were named.
+    // The defaults join the named values.
     let channels = cells.iter().map(|cell| cell["levels"]["channels"].as_str().unwrap());
     let mut channels: Vec<&str> = channels.collect();
     channels.sort_unstable();
@@ -41,7 +48,9 @@ fn a_sweep_measures_every_cell_with_the_default_among_them_and_maps_them() {
     assert_eq!(cells.len(), 2 * channels.len(), "{json:#}");
     assert!(cells.iter().all(|cell| cell["measured"] == 2), "{json:#}");
     assert_eq!(json["heat_maps"].as_array().unwrap().len(), 1);
-    assert_eq!(json["sensitivity"].as_array().unwrap().len(), 2);
+    let sensitivity = json["sensitivity"].as_array().unwrap();
+    assert_eq!(sensitivity.len(), 2);
+    assert!(sensitivity.iter().all(|one| one["noise_percent"].is_number()), "{json:#}");
     let is_default = json["best"]["is_default"].as_bool().unwrap();
     assert_eq!(json["proof"].is_null(), is_default, "{json:#}");
 }
@@ -56,12 +65,11 @@ fn the_default_alone_is_nothing_to_compare() {
     assert!(told.contains("; allowed: ") && told.contains("config help chunk_bytes"), "{told}");
 }
 
-/// Settings that make every transfer wait: nothing could be plainer.
 #[test]
 fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("best.yml");
-    // 16 MiB in chunks of 4 KiB cost far more calls than those of the default.
+    // Chunks of 4 KiB cost 16 MiB far more calls than the default's chunks.
     let bench = "--sizes 16MiB --iters 2 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
     let text = good(&[
         "experiment",
@@ -79,7 +87,7 @@ fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
     assert!(!file.exists());
 }
 
-/// Nothing is compared where too little was measured to choose, so it takes no longer than it was given.
+/// With too little measured to choose, nothing is compared: the run takes no longer than its budget.
 #[test]
 fn a_time_too_short_for_all_cells_is_refused_and_told_how_much_is_enough() {
     let folder = tempfile::tempdir().unwrap();
@@ -97,7 +105,7 @@ fn a_time_too_short_for_all_cells_is_refused_and_told_how_much_is_enough() {
     for more in [&[][..], &["--json"]] {
         let output = run(&[&words[..], more].concat());
         let text = String::from_utf8(output.stderr).unwrap();
-        // A script is not to take it for an answer.
+        // A script must not take this for a result.
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(output.stdout.is_empty() && !file.exists(), "{text}");
         assert!(text.contains("--budget <TIME>: `1s` is too short"), "{text}");
@@ -109,7 +117,8 @@ fn a_time_too_short_for_all_cells_is_refused_and_told_how_much_is_enough() {
 fn what_wins_is_written_with_its_proof_and_every_command_takes_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("best.yml");
-    // The default sleeps between short messages; who polls answers at once, and the caller drives by itself.
+    // The default sleeps between short messages. This preset polls, so it answers at once, and the caller drives the
+    // engine.
     let words = [
         "experiment",
         "autotune",
@@ -142,7 +151,7 @@ fn what_wins_is_written_with_its_proof_and_every_command_takes_it() {
     }
 }
 
-/// The figures of a journal, block by block, behind its plan.
+/// The blocks of results in a journal, after its plan.
 fn blocks(journal: &Path) -> Vec<Value> {
     let text = fs::read_to_string(journal).unwrap_or_default();
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).skip(1);
@@ -174,7 +183,7 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
     let until = Instant::now() + Duration::from_secs(60);
     while blocks(&journal).len() < 2 {
         assert!(Instant::now() < until, "no block is measured");
-        // It looks again: the sweep tells of its blocks by the file alone.
+        // Polls: the sweep reports its blocks only in the file.
         thread::sleep(Duration::from_millis(5));
     }
     let pid = child.id().to_string();
@@ -184,7 +193,7 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("the same command goes on"), "{stderr}");
     let before = blocks(&journal);
-    // As after a power cut while a line was written.
+    // Half a line, as after a power cut during a write.
     let mut text = fs::read_to_string(&journal).unwrap();
     text.push_str("{\"block\":[{\"ce");
     fs::write(&journal, text).unwrap();
@@ -207,7 +216,7 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
     assert!(after.len() >= 6 && report["blocks"] == 6, "{report:#}");
     let cells = report["cells"].as_array().unwrap();
     assert!(cells.iter().all(|cell| cell["measured"] == 6), "{report:#}");
-    // The figures are those of the journal.
+    // The results are those of the journal.
     let of_default = after[..6].iter().flat_map(|it| it["block"].as_array().unwrap());
     let of_default =
         of_default.filter(|it| it["cell"] == 0).map(|it| it["figure"]["Ok"].as_f64().unwrap());
@@ -215,6 +224,26 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
     // Reading a number from JSON may change its last bit.
     let shown = cells[0]["figure"]["min"].as_f64().unwrap();
     assert!((shown / least - 1.0).abs() < 1e-9, "{least}: {report:#}");
+}
+
+#[test]
+fn a_sweep_that_is_stopped_in_its_first_block_says_that_nothing_is_kept_and_what_would_keep_it() {
+    let bench = "--sizes 64KiB --time 1s --rounds 1 --verify off --rails 1";
+    let mut command =
+        polyrail(["experiment", "sweep", "--bench", bench, "--over", "channels=1,2,4"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(told.next().unwrap().unwrap().starts_with("polyrail: sweep: "));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let told: Vec<String> = told.map(Result::unwrap).collect();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{told:?}");
+    let says = "polyrail: stopped in the first block, so nothing is kept; with --journal FILE ";
+    assert!(told.iter().any(|line| line.starts_with(says)), "{told:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("stopped in the first block: nothing is kept of it"), "{text}");
 }
 
 #[test]

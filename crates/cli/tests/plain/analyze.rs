@@ -1,14 +1,16 @@
-//! `polyrail analyze` as people call it.
+//! `polyrail analyze` as users run it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use polyrail_browser::{Browser, MISSING};
 use polyrail_profile::PathKind;
 use polyrail_profile::synthetic::Machine;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::common::fit;
 use crate::common::golden::assert_golden;
 use crate::common::{polyrail, refusal, refusals, run, succeeded, text};
 
@@ -16,7 +18,7 @@ fn analyze(arguments: &[&str]) -> Output {
     polyrail(["analyze"]).args(arguments).output().unwrap()
 }
 
-/// Messages cut values after 60 characters, so paths are named from the folder.
+/// Messages cut values after 60 characters, so this runs in `root` and takes relative paths.
 fn analyze_in(root: &TempDir, arguments: &[&str]) -> Output {
     polyrail(["analyze"]).args(arguments).current_dir(root).output().unwrap()
 }
@@ -49,6 +51,110 @@ fn a_profile_becomes_tables_json_and_a_report() {
     assert!(json["comparison"].is_null());
     assert!(fs::read_to_string(&report).unwrap().starts_with("<!doctype html>"));
     assert_eq!(text(&output.stderr).trim_end(), report.to_str().unwrap());
+}
+
+#[test]
+fn pages_of_json_have_no_faults_at_any_width_and_ask_nothing_of_a_network() {
+    let command = "apt-get install chromium && cargo test -p polyrail-cli --test plain analyze";
+    let Some(mut browser) = Browser::start() else { return polyrail_skip::skip(MISSING, command) };
+    let root = tempfile::tempdir().unwrap();
+    let experiment = root.path().join("kinds.yml");
+    let kinds = "command: echo 1{kind}\nfigure: '([0-9]+)'\nbetter: lower\nfactors:\n  kind: [0, 1]\nblocks: 8\n";
+    fs::write(&experiment, kinds).unwrap();
+    let (experiment, out) = (experiment.display(), root.path().join("out"));
+    let sweep =
+        ["--sizes 64KiB --iters 4 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1"];
+    let line = |words: &str, last: &[&str]| -> Vec<String> {
+        words.split(' ').chain(last.iter().copied()).map(str::to_owned).collect()
+    };
+    for words in [
+        line(
+            "bench --sizes 64KiB,1MiB --time 100ms --warmup 20ms --rounds 2 --against raw --json -",
+            &[],
+        ),
+        line("bench --fit 1gbit --sizes 64KiB,1MiB --time 50ms --rounds 2 --rails 1 --json -", &[]),
+        line(
+            "collective all_reduce --plugin sockets --compare 2x2 --sizes 64KiB,128KiB --rounds 2 --json -",
+            &[],
+        ),
+        line(&format!("experiment run {experiment} --json --out"), &[out.to_str().unwrap()]),
+        line(
+            "experiment sweep --rounds 1 --over channels=1,2 --over chunk_bytes=256KiB --json --bench",
+            &sweep,
+        ),
+    ] {
+        let output = succeeded(polyrail(words.iter().map(String::as_str)).output().unwrap());
+        let page = root.path().join("page.html");
+        fs::write(&page, fit::page(text(&output.stdout))).unwrap();
+        browser.open(&page);
+        assert_eq!(browser.faults(), [""; 0], "{words:?}");
+        let shown = browser.value("document.getElementById('report').textContent");
+        for none in ["undefined", "NaN", "Infinity"] {
+            assert!(!shown.as_str().unwrap().contains(none), "{words:?}: {shown}");
+        }
+        if words.contains(&"--fit".to_owned()) {
+            assert!(shown.as_str().unwrap().contains("Does it fit?1gbit: 1"), "{shown}");
+            // Each direction has a curve, and the curve goes to the right.
+            let xs = "[...document.querySelectorAll('path.curve')].map(path => \
+                      path.getAttribute('d').slice(1).split('L').map(point => Number(point.split(',')[0])))";
+            let curves = browser.value(xs);
+            let curves: Vec<Vec<f64>> = serde_json::from_value(curves).unwrap();
+            assert!(curves.len() >= 6, "{curves:?}");
+            assert!(curves.iter().all(|xs| xs.is_sorted_by(|a, b| a < b)), "{curves:?}");
+        }
+    }
+    let (complaints, requests) = browser.complaints_and_requests();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let own = format!("file://{}", root.path().join("page.html").display());
+    assert!(requests.iter().all(|url| *url == own || url == "data:,"), "{requests:#?}");
+}
+
+#[test]
+fn a_report_of_bench_becomes_a_page_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("bench.json");
+    let bench = "bench --sizes 64KiB,1MiB --time 100ms --warmup 20ms --rounds 2 --json bench.json";
+    let mut command = polyrail(bench.split(' '));
+    succeeded(command.current_dir(&root).output().unwrap());
+    let page = root.path().join("bench.html");
+    let output = succeeded(analyze_in(&root, &["bench.json", "--html", "bench.html"]));
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    let page = fs::read_to_string(page).unwrap();
+    let parts = [
+        "<!doctype html>",
+        "class=\"banner ",
+        "CPU s/GB",
+        "<dd>polyrail bench --sizes 64KiB,1MiB ",
+    ];
+    assert!(parts.iter().all(|part| page.contains(part)), "{page:.4000}");
+    let said = refusal(2, &analyze_in(&root, &["bench.json"]));
+    assert!(said.contains("--html <FILE> is missing") && said.contains("help: "), "{said}");
+    let said = refusal(2, &analyze_in(&root, &["bench.json", "--json", "--html", "x.html"]));
+    assert!(said.contains("--json goes with the folder of a profile"), "{said}");
+    fs::write(&file, "{}").unwrap();
+    let said = refusal(2, &analyze_in(&root, &["bench.json", "--html", "x.html"]));
+    assert!(
+        said.contains("no page can be made of `bench.json`: the command that wrote it is unknown"),
+        "{said}"
+    );
+    assert!(said.contains("help: ") && said.contains("`collective`"), "{said}");
+    fs::write(&file, "{\"results\": [{\"gb_per_s\": 1e308}]}").unwrap();
+    let said = refusal(2, &analyze_in(&root, &["bench.json", "--html", "x.html"]));
+    assert!(said.contains(": results[0].gb_per_s is 1e308; allowed: 0, and 1e-100 to "), "{said}");
+    fs::File::create(root.path().join("large.json")).unwrap().set_len(3 << 30).unwrap();
+    let said = refusal(2, &analyze_in(&root, &["large.json", "--html", "x.html"]));
+    assert!(
+        said.contains("`large.json` has 3.00 GiB; allowed: a report of at most 16.0 MiB"),
+        "{said}"
+    );
+    let made = std::process::Command::new("mkfifo").arg(root.path().join("pipe")).status();
+    assert!(made.unwrap().success());
+    let said = refusal(2, &analyze_in(&root, &["pipe", "--html", "x.html"]));
+    assert!(said.contains("`pipe`: is a pipe; allowed: "), "{said}");
+    assert!(!root.path().join("x.html").exists());
+    fs::write(&file, "{\"results\": []}").unwrap();
+    let said = refusal(2, &analyze_in(&root, &["bench.json", "--html", "x.html"]));
+    assert!(said.contains("no page can be made of `bench.json`: missing field"), "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `polyrail bench` says of memory and ways, on machines without a GPU.
+//! Messages of `polyrail bench` about memory and paths, on machines without a GPU.
 
 use std::io::{Read, Write};
 use std::process::{Output, Stdio};
@@ -7,7 +7,7 @@ use polyrail_report::{BenchReport, exit};
 
 use crate::common::{self, polyrail};
 
-/// No machine has so many devices: with a driver and without one it does not exist.
+/// No machine has this many devices, so this one exists neither with a driver nor without.
 const NO_DEVICE: &str = "cuda:999";
 
 fn bench(options: &str) -> Output {
@@ -92,7 +92,8 @@ fn a_process_for_nccl_replies_why_it_can_not_begin_and_ends() {
     );
     let mut orders = child.stdin.take().unwrap();
     writeln!(orders, "{task}").unwrap();
-    // Its input stays open until it has ended by itself: it would end with it, and perhaps before its reply.
+    // The process's input stays open until it has exited by itself: closing it would end the process, perhaps before
+    // its reply.
     let mut replies = String::new();
     child.stdout.take().unwrap().read_to_string(&mut replies).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -133,7 +134,7 @@ fn the_way_is_explained_without_moving_anything() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "path of 8B, 1MiB: tcp");
     assert_eq!(lines[1], "  peer copy: not possible: neither end is a device's memory");
-    // Both ends are here, and bench measures rails all the same.
+    // Both ends are on this host, yet bench measures rails.
     let single = "  single copy: not possible: the setting path says device (bench measures rails unless told \
                   otherwise; --path auto allows the other ways)";
     assert_eq!(lines[2], single);

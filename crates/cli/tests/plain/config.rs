@@ -21,7 +21,7 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// Standard error of a run that ends with exit code 2 and prints no result.
+/// Standard error of a run that exits with 2 and prints no result.
 fn refused(mut command: Command) -> String {
     refusal(2, &command.output().unwrap())
 }
@@ -96,7 +96,7 @@ fn show_json_has_numbers_as_numbers_origins_and_warnings() {
     assert!(stderr.starts_with("polyrail: warning: NCCL_BUFFSIZE=4194304 is read"), "{stderr}");
 }
 
-/// Each has its fault and what is allowed in one line, and a remedy in another.
+/// Each message has the fault and the allowed values in one line, and a fix in another.
 #[test]
 fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
     assert_golden("config/refused", &said);
 }
 
-/// Fault and what is allowed in one line, and a remedy in another.
+/// Checks that a message has the fault and the allowed values in one line, and a fix in another.
 fn is_formed(message: &str) {
     let lines: Vec<&str> = message.lines().collect();
     let [first, help] = lines[..] else { panic!("{message}") };
@@ -360,7 +360,7 @@ fn root_obeys_no_settings_of_another_user_whose_home_it_has() {
         let shown = config(&["show"])
             .env("HOME", home.path())
             .env_remove("XDG_CONFIG_HOME")
-            // Cargo's runner sets it, and then no file is looked for.
+            // Cargo's runner sets this variable, and then no file is looked for.
             .env_remove("POLYRAIL_CONFIG")
             .output();
         let shown = shown.unwrap();

@@ -1,4 +1,4 @@
-//! `polyrail doctor` and `polyrail sample` as users call them: on this machine, and on copies.
+//! `polyrail doctor` and `polyrail sample` as users run them, on this machine and on copies.
 
 use std::fs;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn a_snapshot_is_examined_like_the_machine_itself_and_holds_none_of_its_addresse
         let checks = report["checks"].as_array().unwrap();
         let text = |check: &Value, field: &str| check[field].as_str().unwrap().to_owned();
         let all = checks.iter().map(|check| (text(check, "id"), text(check, "status")));
-        // Counters move meanwhile, so that a finding may come and go; what can be known does not.
+        // Counters move meanwhile, so findings may come and go. The set of checks that can be answered stays.
         let mut known: Vec<_> = all
             .map(|(id, status)| match status.as_str() {
                 "finding" | "clean" => (id, "known".to_owned()),
@@ -165,7 +165,7 @@ fn a_fix_is_shown_then_done_then_taken_back() {
 
     succeeded(on(&["host", "undo", "doctor"]));
     assert_eq!(value(), "bbr\n");
-    // One check may be named.
+    // Undo accepts the name of one check.
     assert_eq!(on(&fix).status.code(), Some(0));
     succeeded(on(&["host", "undo", "doctor", "bbr-without-fq"]));
     assert_eq!(value(), "bbr\n");
@@ -233,7 +233,7 @@ fn sample_writes_over_no_file() {
     assert!(message.contains("run.jsonl`: is there already"), "{message}");
     assert!(message.contains("help: name another file"), "{message}");
     assert_eq!(fs::read_to_string(&file).unwrap(), first);
-    // A device is there, too, and loses nothing.
+    // A device exists already, too, but writing loses nothing.
     assert_eq!(sample(&["/dev/null"]).status.code(), Some(0));
 }
 

@@ -1,7 +1,7 @@
-//! `polyrail exporter` in front of two engines, scraped by a real Prometheus that answers every
-//! query of the dashboard.
+//! `polyrail exporter` with two engines, scraped by a real Prometheus that answers every query of the dashboard.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::common::{DEADLINE, Process, polyrail, repository, wait_until};
 
-/// With it, the test binary is the second engine.
+/// If set, the test binary plays the second engine.
 const FOLDER: &str = "POLYRAIL_TEST_EXPORTER";
 const MARK: &str = "@@ ";
 const BYTES: u64 = 1 << 20;
@@ -38,7 +38,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-/// In the child: is the second engine until the input ends. In the test itself: does nothing.
+/// In the child, plays the second engine until its input ends. In the test itself, does nothing.
 fn play() {
     let Some(folder) = env::var_os(FOLDER) else { return };
     let engine = engine("second", Path::new(&folder));
@@ -79,7 +79,7 @@ impl Engines {
         Self { first, peer, here, there, _second: second }
     }
 
-    /// A bit of everything.
+    /// Writes and reads three sizes, and cancels one receive.
     fn work(&self) {
         for bytes in [100, 10_000, BYTES] {
             let (here, there) = (self.here.slice(0, bytes), self.there.slice(0, bytes));
@@ -93,16 +93,16 @@ impl Engines {
     }
 }
 
-/// Starts the exporter on any port, and waits until it says which.
+/// Starts the exporter on any port and waits until it prints its address.
 fn exporter(folder: &Path) -> (Process, SocketAddr) {
-    let (process, address, _) = exporter_that_tells(folder);
+    let (process, address, _) = exporter_that_tells(Some(folder));
     (process, address)
 }
 
-/// The same, with what it writes to standard error from then on.
-fn exporter_that_tells(folder: &Path) -> (Process, SocketAddr, BufReader<ChildStderr>) {
-    let mut child = polyrail(["exporter", "--listen", "127.0.0.1:0", "--dir"])
-        .arg(folder)
+/// Like [`exporter`], and also returns the rest of its standard error.
+fn exporter_that_tells(folder: Option<&Path>) -> (Process, SocketAddr, BufReader<ChildStderr>) {
+    let mut child = polyrail(["exporter", "--listen", "127.0.0.1:0"])
+        .args(folder.into_iter().flat_map(|folder| [OsStr::new("--dir"), folder.as_os_str()]))
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -114,11 +114,11 @@ fn exporter_that_tells(folder: &Path) -> (Process, SocketAddr, BufReader<ChildSt
     (Process(child), address.unwrap_or_else(|_| panic!("it said {line}")), told)
 }
 
-/// The body of the answer, if it is one.
+/// The body of the answer, if its status is 200.
 fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    // The older version has no answers in pieces.
+    // HTTP/1.0 has no chunked answers.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -136,7 +136,7 @@ fn quoted(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// What Prometheus found for a query.
+/// Result of a query to Prometheus.
 fn found(prometheus: SocketAddr, query: &str) -> Result<Vec<Value>, String> {
     let path = format!("/api/v1/query?query={}", quoted(query));
     let body = get(prometheus, &path).ok_or_else(|| format!("refused: {query}"))?;
@@ -164,7 +164,7 @@ fn queries() -> Vec<String> {
     queries.collect()
 }
 
-/// A Prometheus that scrapes the exporter five times a second; `None` if there is none here.
+/// A Prometheus that scrapes the exporter five times a second; `None` if the program is missing.
 fn prometheus(exporter: SocketAddr, folder: &Path) -> Option<(Process, HeldPort)> {
     let config = format!(
         "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\nscrape_configs:\n  \
@@ -204,11 +204,11 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     let since = Instant::now();
     while !left.is_empty() {
         assert!(since.elapsed() < DEADLINE, "no data for {left:#?}");
-        // Rates need something that goes on.
+        // Rates need ongoing work.
         engines.work();
         left.retain(|query| {
             let data = found(prometheus, query).unwrap_or_else(|error| panic!("{error}"));
-            // Not a number is what comes of nothing.
+            // Queries without data give NaN.
             !data.iter().any(|one| one["value"][1].as_str().is_some_and(|it| it != "NaN"))
         });
     }
@@ -224,7 +224,7 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     let names: BTreeSet<_> =
         engines_up.iter().filter_map(|one| one["metric"]["engine"].as_str()).collect();
     assert_eq!(names, BTreeSet::from(["first", "second"]));
-    // On a loaded machine a scrape may be late, but not each.
+    // On a loaded machine some scrapes are late, but not all.
     wait_until("a scrape without an error", || {
         let targets = get(prometheus, "/api/v1/targets").unwrap();
         let targets: Value = serde_json::from_str(&targets).unwrap();
@@ -282,6 +282,22 @@ fn it_ends_at_a_signal_and_a_killed_engine_goes_from_its_page() {
 }
 
 #[test]
+fn without_a_folder_it_shows_the_engines_of_this_user() {
+    if Path::new("/run/polyrail").exists() {
+        return skip("/run/polyrail is there, and the exporter reads it", "rmdir /run/polyrail");
+    }
+    let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+    let engine = Engine::builder().config(config).name("without a folder").build().unwrap();
+    let (_exporter, address, mut told) = exporter_that_tells(None);
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert!(line.contains("this user's engines") && line.contains("--dir FOLDER"), "{line}");
+    let pid = format!("pid=\"{}\",engine=\"without a folder\"", std::process::id());
+    wait_until("the engine", || get(address, "/metrics").is_some_and(|page| page.contains(&pid)));
+    drop(engine);
+}
+
+#[test]
 fn a_port_in_use_is_refused_in_the_form_of_the_house() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -298,10 +314,10 @@ fn a_folder_that_goes_is_told_once_and_so_is_its_return() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("sockets");
     fs::create_dir(&folder).unwrap();
-    let (exporter, address, mut told) = exporter_that_tells(&folder);
+    let (exporter, address, mut told) = exporter_that_tells(Some(&folder));
     let is_readable = |readable: u32| {
         let says = format!("polyrail_exporter_folder_readable {readable}\n");
-        // A page is handed out again for a moment.
+        // The exporter caches a page for a moment.
         wait_until(&says, || get(address, "/metrics").is_some_and(|page| page.contains(&says)));
     };
     is_readable(1);

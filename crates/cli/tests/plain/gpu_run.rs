@@ -1,4 +1,4 @@
-//! What `scripts/gpu-run` takes for a survivor that serves the next client, on machines without a GPU.
+//! Tests that `scripts/gpu-run` recognizes a survivor that serves the next client, on machines without a GPU.
 
 use std::path::Path;
 use std::process::Command;

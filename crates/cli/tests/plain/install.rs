@@ -1,11 +1,11 @@
-//! What belongs to an installation: the version, completions and manual pages.
+//! Parts of an installation: the version, completions and manual pages.
 
 use std::fs;
 use std::process::Command;
 
 use crate::common::{polyrail, repository, run, succeeded, text};
 
-/// The names of all commands that are not hidden, with what is above them.
+/// Names of all commands that are not hidden, each with the names above it.
 fn commands(command: &clap::Command, above: &str, found: &mut Vec<String>) {
     let name = format!("{above}{}", command.get_name());
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
@@ -40,7 +40,7 @@ fn completions_know_every_command_and_a_shell_reads_them() {
         assert!(script.contains("channels-list"), "{shell}: options");
     }
     let script = text(&run(&["shell", "completions", "bash"]).stdout).to_owned();
-    // The words as bash has them: it takes them apart at each `=`.
+    // Words as bash splits them: it breaks words at each `=`.
     let asked = [
         ("polyrail be", "bench"),
         ("polyrail bench --preset la", "latency"),
@@ -56,7 +56,7 @@ fn completions_know_every_command_and_a_shell_reads_them() {
                _polyrail_whole_words polyrail; echo \"${COMPREPLY[@]}\"; }\n"
         .to_owned()
         + &asked.map(|(words, _)| format!("ask {words}\n")).concat();
-    // As a file: the kernel takes no argument of 128 KiB or more.
+    // In a file: the kernel refuses arguments of 128 KiB or more.
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, format!("{script}\n{ask}")).unwrap();
     let bash = Command::new("bash").arg(file.path()).output();
@@ -80,10 +80,12 @@ fn every_command_has_a_manual_page() {
     let folder = root.path().join("share/man/man1");
     let output = succeeded(run(&["shell", "man", folder.to_str().unwrap()]));
     let page = folder.join("polyrail-bench.1");
-    assert_eq!(text(&output.stderr), format!("to read one: man -l {}\n", page.display()));
     let mut names = Vec::new();
     commands(&polyrail_cli::command(), "", &mut names);
-    assert_eq!(text(&output.stdout).lines().count(), names.len());
+    let (count, folder_name) = (names.len(), folder.display());
+    let told =
+        format!("wrote {count} pages to {folder_name}; to read one: man -l {}\n", page.display());
+    assert_eq!((text(&output.stdout), text(&output.stderr)), (told.as_str(), ""));
     for name in names {
         let page = fs::read_to_string(folder.join(format!("{name}.1"))).expect(&name);
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");

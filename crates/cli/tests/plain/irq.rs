@@ -1,5 +1,5 @@
-//! `polyrail host` on the machine that runs the tests. The tests leave it unchanged.
-//! `tests/vm` tests changes in a virtual machine.
+//! `polyrail host` on the machine that runs the tests. The tests leave it unchanged. `tests/vm` tests changes in a
+//! virtual machine.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(&succeeded(on_this_machine(args)))).unwrap()
 }
 
-/// A command on a copy of a machine, whose journals are in the copy.
+/// A command on a copy of a machine. Its journals are in the copy.
 fn command_on(copy: &Fixture, words: &[&str]) -> Command {
     let mut command = polyrail(words);
     command.arg("--sysroot").arg(copy.path()).env_remove("POLYRAIL_STATE_DIR");
@@ -64,7 +64,7 @@ fn show_agrees_with_the_files_of_this_machine() {
         let irq = vector["irq"].as_u64().unwrap();
         let nic = vector["nic"].as_str().unwrap();
         assert!(Path::new("/sys/class/net").join(nic).exists());
-        // A container may hide the files of interrupts, and then nothing is told.
+        // A container may hide the files of interrupts; then `wanted` is null.
         let file = format!("/proc/irq/{irq}/smp_affinity_list");
         let wanted = std::fs::read_to_string(file).ok();
         assert_eq!(vector["wanted"].as_str(), wanted.as_deref().map(str::trim), "{vector}");
@@ -130,10 +130,10 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
     );
     refused(apply(), &format!("`sudo install -m 600 {file} /root/plan.json`"));
     assert_eq!(stderr(&apply()).matches("allowed").count(), 1, "{}", stderr(&apply()));
-    // The mode of an older file of root lets others write nothing new there.
+    // An older file of root with that mode lets others write nothing to the new plan.
     assert_eq!(code(&on_this_machine(&plan)), 0);
     assert_eq!(code(&apply()), 0);
-    // By a descriptor, what was opened is judged.
+    // A descriptor is judged by the file that was opened.
     let open = || Stdio::from(std::fs::File::open(&path).unwrap());
     let by_descriptor = || {
         let words = ["host", "apply", "/dev/stdin", "--dry-run"];
@@ -197,7 +197,7 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
     }
 }
 
-/// A map places all queues, so a policy beside it would choose nothing. Some policies ignore bindings.
+/// A map places all queues, so a policy next to it would choose nothing. Some policies ignore bindings.
 #[test]
 fn an_option_that_would_choose_nothing_is_refused_beside_the_one_that_does() {
     for (option, value, name) in [
@@ -264,7 +264,7 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
     }
     succeeded(on(&["host", "apply", &file, "--dry-run", "--irqbalance", "leave"]));
 
-    // The same plan is of no use here, which a dry run says as apply would.
+    // The same plan can't be used on this machine, and a dry run says so like apply.
     let here = on_this_machine(&["host", "apply", &file, "--dry-run"]);
     assert_eq!(code(&here), 2);
     assert!(stderr(&here).contains("was made for the machine unknown"), "{}", stderr(&here));
@@ -292,7 +292,7 @@ fn watch_says_at_once_what_is_not_as_planned_already() {
         "8 of them differ from the plan already; `polyrail host verify plan.json` names them";
     assert!(stderr(&watched).contains(told), "{watched:?}");
 
-    // What changes while it looks is a line of its own.
+    // Each change while it watches is a line.
     let mut watching =
         polyrail(["host", "watch", &plan, "--json", "--for", "2s", "--every", "50ms"]);
     watching.args(["--sysroot", &root]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -432,7 +432,7 @@ fn the_guard_waits_for_the_lock_and_then_restores() {
     let state = polyrail_tune::StateDir::of(&copy.root());
     let lock = polyrail_tune::HostLock::take(false, &state).unwrap();
     let mut guard = command_on(&copy, &["host", "revert", id, "--after", "0s"]).spawn().unwrap();
-    // The guard needs a moment to find the lock taken. An earlier release would only test less.
+    // The guard needs a moment to find the lock taken. Releasing the lock earlier would only test less.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(guard.try_wait().unwrap(), None, "it gave up");
     drop(lock);

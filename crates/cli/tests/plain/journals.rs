@@ -1,4 +1,4 @@
-//! Journals that an earlier program wrote: their format stays, and a run goes on with them.
+//! Journals of an earlier version: their format stays, and a run resumes from them.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::polyrail;
 
-/// Its command never prints the figures that the journal below has of the second cell.
+/// The command never prints the results that the journal below has for the second cell.
 const EXPERIMENT: &str = "name: old\ncommand: [sh, -c, 'echo 1{kind}']\nfigure: '([0-9]+)'\nbetter: higher\n\
                           factors:\n  kind: [0, 1]\nblocks: 8\n";
 const CELLS: &str = r#"{"cells":["baseline","kind=1"],"experiment":{"better":"higher","blocks":8,"design":"grid","factors":[{"baseline":0,"kind":"word","levels":["0","1"],"name":"kind"}],"figure":"([0-9]+)","measure":{"command":["sh","-c","echo 1{kind}"]},"name":"old","nics":[],"precision":0.02,"seed":42,"settings":[]},"schema_version":1}
@@ -30,7 +30,7 @@ fn an_experiment_goes_on_with_cells_of_an_earlier_program() {
     let output = command.current_dir(folder.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // Half of block 2 was there, and is measured again.
+    // Block 2 was half done and is measured again.
     let figure = &report["cells"][1]["figure"];
     let found = [&report["blocks"], &figure["min"], &figure["max"]].map(|it| it.as_f64().unwrap());
     assert_eq!(found, [8.0, 11.0, 80.0], "{report:#}");
@@ -73,7 +73,7 @@ fn a_sweep_goes_on_with_the_journal_of_an_earlier_program() {
     assert_eq!((&report["blocks"], &report["keep_default"]), (&2.into(), &true.into()));
     for (cell, least, most) in [(0, 10.0, 12.0), (1, 8.0, 9.0)] {
         let figure = &report["cells"][cell]["figure"];
-        // A sweep keeps logarithms, so the last bits change.
+        // A sweep stores logarithms, so the last bits change.
         let is_near =
             |name: &str, wanted: f64| (figure[name].as_f64().unwrap() / wanted - 1.0).abs() < 1e-9;
         assert!(is_near("min", least) && is_near("max", most), "{report:#}");

@@ -1,4 +1,4 @@
-//! What a command started does not outlive it, in whichever way it ends.
+//! Processes that a command starts do not outlive it, however it ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Process, polyrail, wait_for, wait_until};
 
-/// The state and the parent of a process that has not ended.
+/// State and parent of a process that has not ended.
 fn state_of(pid: i32) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may have spaces.
+    // The name, in parentheses, may contain spaces.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     (state != 'Z').then_some((state, fields.next()?.parse().ok()?))
@@ -25,17 +25,17 @@ fn child_of(parent: u32) -> Option<i32> {
     pids.find(|pid| state_of(*pid).is_some_and(|(_, of)| of == parent as i32))
 }
 
-/// A bench with these options whose other process is stopped while data move; that process, and the bench's standard
-/// error.
+/// Starts a bench and stops its other process while data move. Returns the bench, the PID of that process, and the
+/// bench's standard error.
 fn with_a_stopped_end(options: &[&str]) -> (Process, i32, BufReader<ChildStderr>) {
     let mut command = polyrail(["bench", "--sizes", "64KiB", "--warmup", "1ms", "--json", "none"]);
     command.args(options);
     command.args(["--set", "peer_timeout_ms=120000"]);
-    // A line a second tells that it measures.
-    command.args(["--interval", "1s"]).stdout(Stdio::null());
+    command.stdout(Stdio::null());
     let mut bench = Process(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut said = BufReader::new(bench.0.stderr.take().unwrap());
-    line_with("GB/s", &mut said);
+    // The progress, which first appears after 2 s, shows that the bench is measuring.
+    line_with(": round 1", &mut said);
     let end = child_of(bench.0.id()).expect("the other process");
     kill_process(Pid::from_raw(end).unwrap(), Signal::STOP).unwrap();
     wait_for("it stops", || state_of(end).filter(|(state, _)| *state == 'T'));
@@ -68,12 +68,12 @@ fn ctrl_c_ends_a_round_of_plain_sockets_whose_other_end_is_stopped() {
 fn the_engines_of_single_rails_end_together() {
     let rails: Vec<String> = (1..=16).map(|last| format!("127.0.0.{last}")).collect();
     let rails = format!("rails={}", rails.join(","));
-    // One after the other they take a second each.
+    // Ending them one after another takes a second each.
     let options = ["--against", "alone", "--time", "100s", "--set", &rails];
     ends_soon_after_ctrl_c(&options, Duration::from_secs(15));
 }
 
-/// Long before a peer is given up that does not answer.
+/// Checks that the bench ends within `limit`, long before a peer that does not answer is given up.
 fn ends_soon_after_ctrl_c(options: &[&str], limit: Duration) {
     let (mut bench, end, mut said) = with_a_stopped_end(options);
     bench.signal(Signal::INT);
@@ -87,7 +87,7 @@ fn ends_soon_after_ctrl_c(options: &[&str], limit: Duration) {
 
 #[test]
 fn ctrl_c_ends_a_bench_whose_server_does_not_answer_its_connection() {
-    // The kernel takes the connection, and nobody says anything on it.
+    // The kernel accepts the connection, and no process answers on it.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
     let mut command = polyrail(["bench", "--connect", &address, "--json", "none"]);

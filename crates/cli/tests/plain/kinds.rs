@@ -11,7 +11,7 @@ fn on_copy(words: &str, root: &str) -> Output {
     polyrail(words.split(' ')).args(["--sysroot", root]).output().unwrap()
 }
 
-/// The commands that take a copy of a machine.
+/// Commands that take a copy of a machine.
 const COMMANDS: &[&str] = &[
     "host show",
     "host show --json",
@@ -39,7 +39,7 @@ fn commands_end_with_a_result_on_each_kind() {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
             let code = output.status.code();
-            // 3: the machine lacks what the command needs, and standard error says what.
+            // 3: the machine lacks something that the command needs, and standard error names it.
             let is_hidden = kind.hides_interrupts && words.split(' ').nth(2) == Some("irq");
             let is_right = match code {
                 Some(0 | 1) if !is_hidden => !stdout.is_empty() || !stderr.is_empty(),

@@ -1,4 +1,4 @@
-//! Where `polyrail bench --listen` listens.
+//! Addresses that `polyrail bench --listen` listens on.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};

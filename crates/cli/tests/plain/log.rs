@@ -1,4 +1,4 @@
-//! Settings of the log that can't be followed: the command ends before it does anything.
+//! Log settings that can't be followed: the command ends before it does anything.
 
 use crate::common::polyrail;
 

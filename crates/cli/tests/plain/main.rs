@@ -1,8 +1,9 @@
 //! Tests that neither measure nor build networks: every command as a user runs it, its output, its pages, its packages.
-//! Most of them wait for other processes. In one program, one of them computes while another waits.
+//! Most of them wait for other processes, so they share one program: one computes while another waits.
 
 mod analyze;
 mod bench;
+mod bench_fit;
 mod bench_gpu;
 mod collective;
 mod columns;

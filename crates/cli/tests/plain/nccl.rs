@@ -1,6 +1,7 @@
 //! `polyrail nccl`, from the outside.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use polyrail_host::{Sysroot, Topology};
@@ -18,7 +19,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What looks like a plugin from the outside, so that texts tell files apart.
+/// Bytes that look like a plugin from the outside, with `text` to tell files apart.
 fn plugin(text: &str) -> String {
     format!("{:\0<64}ncclNetPlugin_v8 {text}", "\x7fELF\x02\x01")
 }
@@ -40,7 +41,33 @@ fn a_file_that_is_no_plugin_is_not_installed() {
     assert_golden("nccl/no_plugin", &said);
 }
 
-/// The check `nccl-plugin` of `polyrail doctor`, with these variables.
+/// Runs `eval` on the output of `nccl env` with these options, and prints a setting if that succeeds.
+fn eval(options: &str, folder: &Path) -> Output {
+    let script =
+        format!("eval \"$('{PROGRAM}' nccl env {options})\" && echo set $NCCL_MIN_NCHANNELS");
+    Command::new("sh").args(["-c", &script]).current_dir(folder).output().unwrap()
+}
+
+#[test]
+fn a_shell_that_evaluates_the_settings_fails_where_they_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::create_dir(folder.join("empty")).unwrap();
+    for options in ["--folder nonexistent", "--folder empty", "--gpus none", "--foldr ."] {
+        let output = eval(options, folder);
+        assert_eq!(output.status.code(), Some(1), "{options}: {output:?}");
+        assert!(output.stdout.is_empty(), "{options}: {output:?}");
+        let told = text(&output.stderr);
+        assert!(told.starts_with("polyrail: ") && told.contains("\nhelp: "), "{options}: {told}");
+    }
+    let conf = nccl(&["env", "--conf", "--folder", "nonexistent"]);
+    assert!(conf.stdout.is_empty(), "NCCL's file has no commands: {conf:?}");
+    fs::write(folder.join("libnccl-net-polyrail.so"), plugin("")).unwrap();
+    let output = eval("--folder . --gpus 8", folder);
+    assert_eq!((output.status.code(), &*text(&output.stdout)), (Some(0), "set 8\n"));
+}
+
+/// Runs the check `nccl-plugin` of `polyrail doctor` with these variables.
 fn check(variables: &[(&str, &str)]) -> Value {
     let mut command = polyrail(["doctor", "--json"]);
     command
@@ -70,14 +97,14 @@ fn the_doctor_loads_the_plugin_and_tells_its_devices() {
     assert_eq!(works["status"], "clean", "{works:#}");
     let evidence = works["evidence"].to_string();
     assert!(evidence.contains("tables v5, v6") && evidence.contains("device test1"), "{evidence}");
-    // Its process may end in any way.
+    // The plugin's process may end in any way.
     let plugin = ("NCCL_NET_PLUGIN", nccl_try::plugin());
     for (told, what) in [("init=3", "init"), ("devices=none", "NCCL finds no device")] {
         let fails = check(&[plugin, ("TEST_PLUGIN", told)]);
         assert_eq!(fails["status"], "finding", "{fails:#}");
         assert!(fails["findings"][0]["what"].as_str().unwrap().contains(what), "{fails:#}");
     }
-    // The loader does not look where an installation puts it.
+    // The loader does not search the folder of an installation.
     let lib = folder.path().join(".local/lib");
     fs::create_dir_all(&lib).unwrap();
     fs::copy(nccl_try::plugin(), lib.join("libnccl-net-polyrail.so")).unwrap();
@@ -90,7 +117,7 @@ fn the_doctor_loads_the_plugin_and_tells_its_devices() {
     assert_eq!(seen["status"], "clean", "{seen:#}");
 }
 
-/// Root loads nothing that others can change, and each user what NCCL loads.
+/// Root loads nothing that others can change; other users load the plugin that NCCL loads.
 #[test]
 fn the_doctor_of_root_loads_no_plugin_of_a_folder_that_others_can_change() {
     let folder = tempfile::tempdir().unwrap();
@@ -169,7 +196,7 @@ fn root_leaves_no_library_that_another_user_can_change() {
     chown(&library, Some(0), Some(0)).unwrap();
     assert_eq!(install().status.code(), Some(0));
     assert_eq!(fs::metadata(&library).unwrap().permissions().mode() & 0o777, 0o755);
-    // The second name is a link, in place of a link only.
+    // The second name is a link, which replaces only a link.
     let second = goal.join("librccl-net-polyrail.so");
     fs::remove_file(&second).unwrap();
     fs::write(&second, "a file").unwrap();
@@ -189,8 +216,8 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         fs::create_dir_all(folder).unwrap();
     }
     let program = bin.join("polyrail");
-    // Another process copies: children that other tests start meanwhile inherit no open file of it,
-    // and a program that somebody has open for writing can't be run.
+    // Another process copies: children that other tests start meanwhile would inherit a file that is open here, and a
+    // program that a process has open for writing can't be run.
     let copied = Command::new("cp").arg(PROGRAM).arg(&program).status();
     assert!(copied.unwrap().success());
     let run = |arguments: &[&str]| {
@@ -241,12 +268,20 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         assert_eq!(installed.unwrap(), content);
     }
 
-    assert!(!text(&run(&["env"]).stdout).contains("LD_LIBRARY_PATH"));
+    for words in [&["env"][..], &["env", "--conf"]] {
+        let output = run(words);
+        let (printed, error) = (text(&output.stdout), text(&output.stderr));
+        assert!(printed.contains("NCCL_NET=Polyrail") && !printed.contains("LD_LIBRARY_PATH="));
+        assert_eq!(output.status.code(), Some(3), "{error}");
+        assert!(error.contains("no plugin is installed here: ") && error.contains("\nhelp: "));
+        assert!(error.contains("polyrail nccl install"), "{error}");
+    }
     assert_eq!(run(&["install", lib.to_str().unwrap()]).status.code(), Some(0));
     let exported =
         format!("export LD_LIBRARY_PATH='{}'", fs::canonicalize(&lib).unwrap().display());
-    assert!(text(&run(&["env"]).stdout).starts_with(&exported));
-    // What others can change is not handed to NCCL.
+    let output = run(&["env"]);
+    assert!(text(&output.stdout).starts_with(&exported) && output.status.success());
+    // A library that others can change is not handed to NCCL.
     let mode = |mode| {
         let library = lib.join("libnccl-net-polyrail.so");
         fs::set_permissions(library, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
@@ -256,12 +291,13 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         let output = run(words);
         let error = text(&output.stderr);
         assert!(!output.status.success() && error.contains("is not used: "), "{error}");
-        assert!(output.stdout.is_empty());
+        let for_shell = if words == ["env"] { "false\n" } else { "" };
+        assert_eq!(text(&output.stdout), for_shell);
     }
     let refused = doctor();
     assert!(refused.contains(".local/lib/libnccl-net-polyrail.so is not used: "), "{refused}");
     mode(0o644);
-    // The file is no library. The check has found it and says so.
+    // The file isn't a library. The check has found it and says so.
     let found = doctor();
     assert!(found.contains(".local/lib/libnccl-net-polyrail.so: "), "{found}");
 }
@@ -291,7 +327,7 @@ fn messages_are_smaller_where_more_gpus_share_the_cache() {
 fn the_file_for_nccl_says_the_same_as_the_shell() {
     let conf = text(&nccl(&["env", "--conf"]).stdout);
     let lines = conf.lines().filter(|line| !line.starts_with('#'));
-    // Behind the = all is the value.
+    // Everything after the `=` is the value.
     let quoted = lines.map(|line| line.replace('=', "='") + "'").collect::<Vec<_>>().join("\n");
     let set = |script: &str| {
         let script = format!("{script}\nset | grep ^NCCL | sort");
@@ -312,10 +348,15 @@ fn the_file_for_nccl_says_the_same_as_the_shell() {
 
 #[test]
 fn settings_for_a_machine_without_a_gpu_say_what_they_assume() {
-    let few = nccl(&["env", "--gpus", "2"]);
-    let many = nccl(&["env", "--gpus", "3"]);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("libnccl-net-polyrail.so"), plugin("")).unwrap();
+    let env = |gpus: &[&str]| {
+        let installed = ["env", "--folder", folder.path().to_str().unwrap()];
+        succeeded(nccl(&[&installed[..], gpus].concat()))
+    };
+    let (few, many) = (env(&["--gpus", "2"]), env(&["--gpus", "3"]));
     assert!(few.stderr.is_empty() && many.stderr.is_empty());
-    let here = nccl(&["env"]);
+    let here = env(&[]);
     let topology = Topology::read(&Sysroot::live()).unwrap();
     let told =
         "this machine shows no GPU, so this is for one with more than 2; --gpus N says how many";

@@ -1,5 +1,5 @@
-//! `polyrail nccl try` with a plugin that is built here (`crates/engine/nccl-abi/tests/plugin.c`) and does what
-//! TEST_PLUGIN says.
+//! `polyrail nccl try` with a plugin that is built here (`crates/engine/nccl-abi/tests/plugin.c`) and obeys
+//! TEST_PLUGIN.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn try_it(library: &str, told: &str, more: &[&str]) -> Output {
     command.env("TEST_PLUGIN_KEEP", "old").env("TEST_PLUGIN_GONE", "old").output().unwrap()
 }
 
-/// What is found if the plugin is told this, with the exit code.
+/// Exit code and JSON of a trial in which the plugin gets this order.
 fn found(told: &str, more: &[&str]) -> (i32, Value) {
     let output = try_it(plugin(), told, &[&["--json"], more].concat());
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -61,8 +61,9 @@ fn strings(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect()
 }
 
-/// Exit code, verdict, orders to the plugin, and options. The file has the call that an order fails, if the fault
-/// names it, the fault, `transfers` if any was tried, the call that failed to end something, and faults of devices.
+/// Cases are exit code, verdict, order to the plugin, and options. A line of the golden file has the call that the
+/// order makes fail, if the fault names it; the fault; `transfers` if any was tried; the call that failed to end
+/// something; and faults of devices.
 #[track_caller]
 fn check(golden: &str, cases: &[(i32, &str, &str, &str)]) {
     let line = |(code, verdict, told, options): &(i32, &str, &str, &str)| {
@@ -138,13 +139,13 @@ fn an_error_of_each_call_is_named() {
 #[test]
 fn what_fails_to_end_something_makes_the_trial_fail_in_the_end() {
     let calls = ["deregMr", "closeSend", "closeRecv", "closeListen", "finalize"];
-    // What has failed is tried again when the connection is closed.
+    // A call that failed is tried again when the connection is closed.
     let told = calls.map(|call| format!("{call}=3"));
     let cases = told.each_ref().map(|told| (1, "fails", told.as_str(), "--table 11 --device 0"));
     check("nccl_try/ends", &cases);
     let (_, found) = found("closeSend=3", &["--table", "11", "--device", "0"]);
     assert!(!found["transfers"].as_array().unwrap().is_empty(), "the rest was tried: {found:#}");
-    // Beside another fault they stand above it.
+    // These errors are printed above another fault.
     let output = try_it(plugin(), "irecv=full,closeListen=3", &["--timeout", "200ms"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("\ncloseListen of the plugin gave 3 (an internal error).\n"), "{text}");
@@ -201,7 +202,7 @@ fn a_call_that_does_not_return_ends_by_the_deadline_and_leaves_no_process() {
     let begun = Instant::now();
     let cases = [
         "regMr=hang",
-        // Its own process can't report this. The process that waits for it does, 2 s later.
+        // The plugin's process can't report this. The process that waits for it does, 2 s later.
         "regMr=stop",
         "connect=never",
         "accept=never",
@@ -306,8 +307,8 @@ fn what_is_no_plugin_is_told() {
     );
 }
 
-/// Exit code, standard output and standard error of a bench over the plugin, if that is told this; and how long it went on
-/// after it had begun to report.
+/// Exit code, standard output and standard error of a bench over the plugin with this order, and the time from the
+/// first byte of the report to the end.
 fn bench(told: &str) -> (Option<i32>, String, String, Duration) {
     let folder = tempfile::tempdir().unwrap();
     let mut command =

@@ -1,4 +1,4 @@
-//! `polyrail nixl`, from the outside. What it installs is tried by agents in crates/faces/capi/tests/c/nixl.rs.
+//! `polyrail nixl`, from the outside. Agents in crates/faces/capi/tests/c/nixl.rs try the installed backend.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,10 +11,10 @@ use crate::common::golden::assert_golden;
 use crate::common::{polyrail, refusal, refusals, repository, succeeded, write_program};
 
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
-/// As in a backend that was built.
+/// Text that every built backend contains.
 const MARK: &[u8] = b"\0Polyrail's backend for NIXL\0";
 
-/// As much of a library as the command looks at: a header that speaks of a table of one section, which is the end.
+/// The parts of a library that the command looks at: a header that points to a table of one section at the end.
 fn library() -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A Python environment with a package of NIXL, and a backend that was built.
+/// A Python environment with a package of NIXL, and a built backend.
 struct Scene {
     folder: tempfile::TempDir,
 }
@@ -57,7 +57,7 @@ impl Scene {
         scene
     }
 
-    /// With the backend in its environment, and a folder for an interpreter.
+    /// A scene with the backend in its environment and a folder for an interpreter.
     fn installed() -> Self {
         let scene = Self::new();
         nixl(&["install", &scene.text("env"), "--from", &scene.text("built.so")]);
@@ -96,7 +96,7 @@ fn the_backend_is_put_beside_the_others_and_taken_away_again() {
     let (environment, built) = (scene.text("env"), scene.text("built.so"));
     let before = files(&scene.plugins());
     for environment in [environment.as_str(), scene.packages().to_str().unwrap()] {
-        // A second time replaces the first.
+        // A second install replaces the first.
         for _ in 0..2 {
             let output = succeeded(nixl(&["install", environment, "--from", &built]));
             assert!(text(&output.stdout).contains("NIXL 1.5.1 finds it there"));
@@ -126,7 +126,7 @@ fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
     }
     let plugins = scene.path("own/nixl/plugins");
     assert_eq!(files(&plugins), [PLUGIN, "libplugin_UCX.so"]);
-    // What a backend finds by $ORIGIN/.. and $ORIGIN/../../nixl_cu12.libs.
+    // Libraries that a backend finds by $ORIGIN/.. and $ORIGIN/../../nixl_cu12.libs.
     assert_eq!(fs::read_to_string(plugins.join("libplugin_UCX.so")).unwrap(), "ucx");
     assert_eq!(fs::read_to_string(plugins.join("../libnixl.so")).unwrap(), "nixl");
     assert_eq!(fs::read_to_string(scene.path("own/nixl_cu12.libs/libucp.so")).unwrap(), "ucp");
@@ -155,7 +155,7 @@ fn only_links_that_install_made_are_removed() {
     assert_eq!(nixl(&install).status.code(), Some(0));
     let plugins = scene.path("own/nixl/plugins");
     symlink("/dev/null", plugins.join("mine.so")).unwrap();
-    // A file that has the name of a link stays, too.
+    // A file with the name of a link stays, too.
     fs::remove_file(plugins.join("libplugin_UCX.so")).unwrap();
     fs::write(plugins.join("libplugin_UCX.so"), "mine").unwrap();
     let error = refusal(2, &nixl(&install));
@@ -184,7 +184,7 @@ fn root_removes_nothing_by_a_folder_that_another_user_laid() {
     fs::write(&marker, "nixl/plugins/localtime\nnixl/plugins/libplugin_UCX.so\n").unwrap();
     symlink(&victim, laid.join("nixl/plugins")).unwrap();
     let uninstall = || nixl(&["install", "--undo", "--folder", laid.to_str().unwrap()]);
-    // Links are not followed, whoever laid them.
+    // Links are not followed; this one was made by root.
     assert_ne!(uninstall().status.code(), Some(0));
     assert_eq!(files(&victim).len(), 2);
     fs::remove_file(laid.join("nixl/plugins")).unwrap();
@@ -231,7 +231,7 @@ fn what_is_not_the_backend_is_neither_installed_nor_removed() {
     assert_golden("nixl/refused", &said);
 }
 
-/// The check `nixl-backend` of `polyrail doctor`, with this environment active.
+/// Runs the check `nixl-backend` of `polyrail doctor` with this environment active.
 fn check(environment: &str) -> Value {
     let mut command = polyrail(["doctor", "--json"]);
     command.env("VIRTUAL_ENV", environment).env_remove("NIXL_PLUGIN_DIR");
@@ -263,7 +263,7 @@ fn a_check_tells_what_is_missing() {
     assert!(without.to_string().contains("libplugin_POLYRAIL.so is not there"), "{without}");
     nixl(&["install", &environment, "--from", &scene.text("built.so")]);
     assert!(unknown(&environment).contains("no environment with bin/python"));
-    // The check tells everything that goes wrong in the agent's process.
+    // The check reports everything that goes wrong in the agent's process.
     fs::create_dir_all(scene.path("env/bin")).unwrap();
     symlink("/bin/false", scene.path("env/bin/python")).unwrap();
     let found = finding(&environment);
@@ -281,7 +281,7 @@ fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
     assert_eq!(fs::read_to_string(&seen).unwrap(), "/\n");
 }
 
-/// Root runs no code that others can change, and each user what the environment has.
+/// Root runs no code that others can change; other users run the environment's.
 #[test]
 fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
     let scene = Scene::installed();
@@ -322,7 +322,7 @@ fn a_check_tells_that_an_agent_has_moved_memory() {
     assert!(check["evidence"].to_string().contains("1.5.1"), "{check:#}");
 }
 
-/// What the command says on standard error, which has a remedy.
+/// Standard error of a refused command, which has a fix.
 fn refused(words: &[&str], code: i32) -> String {
     let error = refusal(code, &nixl(words));
     assert!(error.contains("\nhelp: "), "{words:?}: {error}");
@@ -367,7 +367,7 @@ fn a_damaged_backend_is_told_as_such_with_the_way_to_a_good_one() {
             assert!(install.contains(said) && install.contains(&remedy), "{install}");
             fs::remove_file(&installed).unwrap();
         }
-        // What it says leads to a backend.
+        // The advice leads to a working backend.
         succeeded(nixl(&["install", &environment, "--from", &good]));
         fs::remove_file(&installed).unwrap();
     }
@@ -400,7 +400,7 @@ fn an_interpreter_that_this_user_cannot_execute_is_told_as_that() {
     let denied = unknown(&environment);
     assert!(denied.contains("Permission denied"), "{denied}");
     assert!(denied.contains("give this user the right to execute it"), "{denied}");
-    // As a virtual environment has it whose interpreter was removed, or is where this user sees nothing.
+    // As in a virtual environment whose interpreter was removed, or is where this user can't see it.
     fs::remove_file(&python).unwrap();
     symlink(scene.path("gone"), &python).unwrap();
     let gone = unknown(&environment);

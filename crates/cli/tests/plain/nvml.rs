@@ -1,5 +1,5 @@
-//! Locked clocks and busy GPUs, against an NVML that only writes down what it is asked: no GPU is needed,
-//! and none is changed. The library is compiled by the test.
+//! Locked clocks and busy GPUs, with a fake NVML that only logs its calls: no GPU is needed, and none is changed. The
+//! test compiles the library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::common::polyrail;
 
-/// What NVML exports, as far as it is called.
+/// Source of the fake NVML: all functions that are called.
 const NVML: &str = r#"
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::Write;
@@ -73,7 +73,7 @@ pub struct ProcessInfo { pid: c_uint, used: u64, instance: c_uint, compute: c_ui
 }
 "#;
 
-/// The environment of a process that a test started for its part.
+/// Set in processes that a test started to play its part.
 const INSIDE: &str = "POLYRAIL_TEST_INSIDE";
 const NAMES: [&str; 2] = ["GPU-one", "GPU-two"];
 
@@ -104,18 +104,18 @@ impl FakeNvml {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until the log is so long.
+    /// Waits until the log has at least this many lines.
     fn log_of(&self, lines: usize) -> Vec<String> {
         let begin = Instant::now();
         while self.log().len() < lines {
             assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", self.log());
-            // It looks again: the log is of another process.
+            // Polls: another process writes the log.
             std::thread::sleep(Duration::from_millis(10));
         }
         self.log()
     }
 
-    /// This program again, as a process of its own that does this test's part.
+    /// Starts this test program again, as a separate process that plays this test's part.
     fn again(&self, test: &str) -> Command {
         let mut again = Command::new(std::env::current_exe().unwrap());
         again.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
@@ -152,7 +152,7 @@ fn another_process_on_a_gpu_is_named() {
     }
     let nvml = FakeNvml::build();
     let mut other = Command::new("sleep").arg("60").spawn().unwrap();
-    // It gets its name a moment after it was started.
+    // The process gets its name a moment after it was started.
     let name = || fs::read_to_string(format!("/proc/{}/comm", other.id())).unwrap();
     let start = Instant::now();
     while name() != "sleep\n" && start.elapsed() < Duration::from_secs(20) {
@@ -167,7 +167,7 @@ fn another_process_on_a_gpu_is_named() {
     assert_eq!(found, [format!("FOUND cuda:3 {} Some(\"sleep\")", other.id())], "and not itself");
 }
 
-/// Does nothing by itself: the other tests start it as a process of its own.
+/// Does nothing by itself: other tests start it as a separate process.
 #[test]
 fn a_process_that_holds_a_lock() {
     if std::env::var_os(INSIDE).is_none() {
@@ -179,7 +179,7 @@ fn a_process_that_holds_a_lock() {
             let until = Path::new(&std::env::var("FAKE_NVML_LOG").unwrap()).with_extension("end");
             let begin = Instant::now();
             while !until.exists() && begin.elapsed() < Duration::from_secs(60) {
-                // It looks again: another process makes the file.
+                // Polls: another process makes the file.
                 std::thread::sleep(Duration::from_millis(10));
             }
             drop(lock);

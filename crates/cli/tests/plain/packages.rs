@@ -1,6 +1,6 @@
-//! What `scripts/packages` puts into packages: whether the files are there, whether the commands of
-//! units are ones that the program takes and do what they are for, and whether docs/install.md names
-//! what there is. Building the packages is not part of it: `scripts/packages-check` tries them.
+//! Contents of the packages that `scripts/packages` builds: the files exist, the program takes the units' commands and
+//! they do what they are for, and docs/install.md names only what there is. `scripts/packages-check` builds and tries
+//! the packages.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -32,7 +32,7 @@ fn metadata() -> Value {
     cli["metadata"].clone()
 }
 
-/// A file of a package: where it comes from, from the root of the repository, and where it goes.
+/// A file of a package: its source, relative to the root of the repository, and its destination.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asset {
     source: String,
@@ -51,7 +51,7 @@ fn assets(kind: &str) -> Vec<Asset> {
     };
     let mut assets: Vec<Asset> = list.iter().filter_map(of).collect();
     for asset in &mut assets {
-        // cargo-deb begins in the crate's folder, cargo-generate-rpm where it is called.
+        // cargo-deb starts in the crate's folder, cargo-generate-rpm in the current one.
         if let Some(rest) = asset.source.strip_prefix("../../") {
             asset.source = rest.to_owned();
         } else if let Some(rest) = asset.source.strip_prefix("../") {
@@ -62,7 +62,7 @@ fn assets(kind: &str) -> Vec<Asset> {
     assets
 }
 
-/// The files that a pattern with at most one `*` in its last part names.
+/// Names of the files that match a pattern with at most one `*` in its last part.
 fn matching(pattern: &str) -> Vec<String> {
     let (folder, file) = pattern.rsplit_once('/').unwrap_or(("", pattern));
     let Some((begin, end)) = file.split_once('*') else {
@@ -74,7 +74,7 @@ fn matching(pattern: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(begin) && name.ends_with(end)).collect()
 }
 
-/// Where the files go that a package has, with their names.
+/// Paths of the installed files of a package.
 fn installed(kind: &str) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for Asset { source, to } in assets(kind) {
@@ -91,7 +91,7 @@ fn installed(kind: &str) -> BTreeSet<String> {
     paths
 }
 
-/// The command lines of a unit by key, with the values of its own variables and of the instance `mine`.
+/// Command lines of a unit by key, with its variables and the instance `mine` filled in.
 fn commands(unit: &str) -> Vec<(String, String)> {
     let values = |wanted: &'static str| {
         let pairs = unit.lines().filter_map(|line| line.split_once('='));
@@ -107,7 +107,7 @@ fn commands(unit: &str) -> Vec<(String, String)> {
     values("Exec").map(|(key, line)| (key.to_owned(), fill(line))).collect()
 }
 
-/// The arguments of a line that calls the program, with the host's folders moved into this one.
+/// Arguments of a line that calls the program, with the host's folders replaced by this one.
 fn arguments(line: &str, folder: &Path) -> Option<Vec<String>> {
     let words = line.strip_prefix(PROGRAM)?.strip_prefix(' ')?.split_whitespace();
     let folder = folder.to_str().unwrap();
@@ -121,6 +121,13 @@ fn arguments(line: &str, folder: &Path) -> Option<Vec<String>> {
 fn parse(words: &[String]) -> Result<(), String> {
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
     polyrail_cli::check(&words)
+}
+
+#[test]
+fn the_dependency_that_the_readme_names_is_there() {
+    let named = "[dependencies.polyrail]\npath = \"../polyrail/crates/engine/polyrail\"\n";
+    assert!(read("README.md").contains(named));
+    assert!(read("crates/engine/polyrail/Cargo.toml").contains("name = \"polyrail\""));
 }
 
 #[test]
@@ -152,7 +159,7 @@ fn every_file_of_a_package_exists_or_is_made_by_the_script() {
     }
 }
 
-/// The .rpm has files and no folders, so its script has to remove those that are the package's own.
+/// The .rpm has files and no folders, so its script must remove the package's own folders.
 #[test]
 fn the_rpm_leaves_no_folder_of_its_own() {
     let script = read("deploy/rpm/postun");
@@ -197,7 +204,7 @@ fn the_deb_and_the_rpm_have_the_same_files() {
 #[test]
 fn the_commands_of_the_units_are_ones_that_the_program_takes() {
     assert!(installed("deb").contains(PROGRAM) && installed("generate-rpm").contains(PROGRAM));
-    // It stands for /etc/polyrail.
+    // This folder stands for /etc/polyrail.
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mine.yaml"), read("crates/host/tune/profiles/throughput.yaml"))
         .unwrap();
@@ -256,14 +263,14 @@ fn the_unit_for_settings_applies_a_profile_and_takes_it_back() {
     machine.write(setting, "128\n");
     succeed("ExecStart");
     assert_eq!(value().trim(), "4096");
-    // What another instance changes meanwhile stays.
+    // Changes of another instance meanwhile stay.
     machine.write(another, "512\n");
     write_profile("another.yaml", another);
     assert!(run("ExecStart", "another").status.success());
     succeed("ExecStop");
     assert_eq!((value().trim(), content(another).trim()), ("128", "4096"));
 
-    // Where the profile finds nothing to change, there is nothing to take back, and no fault either.
+    // If the profile finds nothing to change, stopping has nothing to undo and succeeds.
     fs::rename(folder.path().join("mine.yaml"), folder.path().join("other.yaml")).unwrap();
     assert_eq!(run("ExecStop", "mine").status.code(), Some(2), "a profile that is not there");
     fs::rename(folder.path().join("other.yaml"), folder.path().join("mine.yaml")).unwrap();
@@ -282,7 +289,7 @@ fn systemd_takes_the_units_and_finds_them_little_exposed() {
         ("polyrail-exporter.service", "polyrail-exporter.service"),
         ("polyrail-tune@.service", "polyrail-tune@mine.service"),
     ] {
-        // It looks whether the program is there.
+        // systemd-analyze checks that the program exists.
         let text = read(&format!("deploy/systemd/{unit}")).replace(PROGRAM, "/bin/true");
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -300,15 +307,14 @@ fn systemd_takes_the_units_and_finds_them_little_exposed() {
         }
     };
     let said = String::from_utf8_lossy(&verified.stderr);
-    // It also has words about units of this machine that ours come after.
+    // systemd-analyze also warns about units of this machine that ours are ordered after.
     assert!(verified.status.success() && !said.contains("polyrail"), "{said}");
     // docs/install.md has the figures; 10 is the worst.
     let secure = analyze(&["security", "--offline=true", "--no-pager", "--threshold=28"]).unwrap();
     assert!(secure.status.success(), "{}", String::from_utf8_lossy(&secure.stdout));
 }
 
-/// The lines of the page's blocks of commands, without comments. `pages` tries those that call
-/// the program.
+/// Lines of the page's blocks of commands, without comments. `pages` tries those that call the program.
 fn lines(page: &str) -> Vec<String> {
     let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let lines = blocks.flat_map(str::lines);

@@ -1,4 +1,4 @@
-//! `polyrail peers` ends when it is told to, and when nobody reads what it says.
+//! `polyrail peers` ends at a signal, and when no process reads its output.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -28,7 +28,7 @@ fn ends(child: &mut Child) -> ExitStatus {
             child.kill().unwrap();
             panic!("it does not end");
         }
-        // A process that ends tells its parent by a signal only.
+        // Polls: only a signal would report that the child has ended.
         std::thread::sleep(LOOK_EVERY);
     }
 }
@@ -68,7 +68,7 @@ fn who_watches_ends_when_nobody_reads_any_more() {
     assert!(ends(&mut member).success());
 }
 
-/// Joins under a name whose file nobody can read; so it may be that of an engine that lives.
+/// Joins under a name whose file can't be parsed, so that the name may belong to a live engine.
 fn joins_under_a_taken_name(folder: &Path, arguments: &[&str]) -> Child {
     let group = folder.join("default");
     fs::create_dir(&group).unwrap();

@@ -1,4 +1,4 @@
-//! `polyrail profile` as people call it, on memory of the host.
+//! `polyrail profile` as users run it, on host memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -35,7 +35,7 @@ fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
     let folder = Folder::open(&dir).unwrap();
     assert_eq!(folder.run().state, State::Complete);
     let samples = folder.samples().unwrap();
-    // Two ways, two pairs, five sizes, three repetitions.
+    // Two paths, two pairs, five sizes, three repetitions.
     assert_eq!(samples.len(), 60);
     for sample in &samples {
         let one = folder.plan().configuration(sample.configuration).unwrap();
@@ -104,7 +104,7 @@ fn who_is_told_to_end_keeps_what_is_done(signal: &str) {
     let (_root, dir) = folder();
     let arguments =
         ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "40"];
-    // Whoever runs the tests by nohup has this signal ignored.
+    // If the tests run under nohup, this signal is ignored.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", PROGRAM, "profile"]);
     let child = command.args(["--gpus", "none"]).args(arguments);
@@ -114,7 +114,7 @@ fn who_is_told_to_end_keeps_what_is_done(signal: &str) {
         || Folder::open(&dir).is_ok_and(|folder| !folder.samples().unwrap().is_empty());
     while !has_samples() {
         assert!(begin.elapsed() < Duration::from_secs(60), "no sample after a minute");
-        // It looks again: another process writes the folder.
+        // Polls: another process writes the folder.
         std::thread::sleep(Duration::from_millis(20));
     }
     let interrupt = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
@@ -148,11 +148,11 @@ fn the_end_of_the_terminal_ends_it_at_once_while_it_prepares() {
     it_ends_at_once_while_it_prepares("-HUP");
 }
 
-/// Taking and filling much memory is not waited for.
+/// The signal must not wait until much memory is allocated and filled.
 fn it_ends_at_once_while_it_prepares(signal: &str) {
     let (_root, dir) = folder();
     let arguments = ["--out", path(&dir), "--paths", "host", "--sizes", "1GiB", "--reps", "1"];
-    // Whoever runs the tests by nohup has this signal ignored.
+    // If the tests run under nohup, this signal is ignored.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", PROGRAM, "profile"]);
     let child = command.args(["--gpus", "none"]).args(arguments);
@@ -165,7 +165,7 @@ fn it_ends_at_once_while_it_prepares(signal: &str) {
     };
     while resident_kib().is_none_or(|kib| kib < 100 << 10) {
         assert!(begin.elapsed() < Duration::from_secs(60), "it takes no memory");
-        // It looks again: the kernel tells nobody.
+        // Polls: the kernel does not report how much memory a process has.
         std::thread::sleep(Duration::from_millis(5));
     }
     let interrupt = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
@@ -200,7 +200,7 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     assert!(error.contains("`: is a profile of other endpoints: it has 2 endpoints"), "{error}");
     assert!(error.contains("; allowed: ") && error.contains("help:"), "{error}");
 
-    // The same places, of which one is of another kind.
+    // The same places, one of them of another kind.
     let plan = dir.join("plan.json");
     let other = std::fs::read_to_string(&plan).unwrap().replacen("\"host\",", "\"gpu\",", 1);
     std::fs::write(&plan, other).unwrap();
@@ -225,7 +225,7 @@ fn a_profile_is_resumed_with_the_settings_that_it_was_begun_with() {
     let error = refusal(2, &by_environment.env("POLYRAIL_CHANNELS", "1").output().unwrap());
     assert!(error.contains("channels was `0`, and here it is `1` (env POLYRAIL_C"), "{error}");
 
-    // What is the same, or changes nothing that is measured, is taken.
+    // Settings that are the same, or change nothing that is measured, are accepted.
     for more in [&["--set", "chunk_bytes=64KiB", "--set", "log_level=info"][..], &[]] {
         succeeded(resume(more));
         let settings = Folder::open(&dir).unwrap().run().settings.clone();
@@ -244,7 +244,7 @@ fn a_folder_in_use_is_refused_before_anything_else() {
         [read("samples.csv"), read("run.yml")]
     };
     let (before, recorder) = (files(), Folder::resume(&dir).unwrap());
-    // Endpoints would be refused next: they come after the lock, like warming and calibration.
+    // The endpoints would be refused next: like warming and calibration, they come after the lock.
     let output = profile(&["--resume", path(&dir), "--host", "3"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("another process is writing"), "{output:?}");
@@ -264,7 +264,7 @@ fn a_standard_error_that_is_full_ends_nothing() {
     assert_eq!(Folder::open(&dir).unwrap().run().state, State::Complete);
 }
 
-/// A limit on the size of files stands for a disk that becomes full.
+/// A limit on the size of files stands for a disk that fills up.
 #[test]
 fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     let (_root, dir) = folder();
@@ -284,7 +284,7 @@ fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     assert_eq!(folder.samples().unwrap().len(), folder.plan().steps().len());
 }
 
-/// Nothing can be written to a file at all.
+/// The limit forbids writing even one byte to a file.
 #[test]
 fn a_profile_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
     let (_root, dir) = folder();
@@ -346,7 +346,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
     assert!(!root.path().join("new").exists());
 }
 
-/// The table of what comes, without the column of times, which follow from how busy the machine is.
+/// Compares the order of the samples. The times differ, because they depend on how busy the machine is.
 #[test]
 fn the_plan_of_copies_in_memory_is_the_same_every_time_but_for_its_times() {
     let plan = ["--plan", "--paths", "host", "--sizes", "8", "--reps", "1000", "--refine"];
@@ -363,7 +363,7 @@ fn the_plan_of_copies_in_memory_is_the_same_every_time_but_for_its_times() {
 #[test]
 fn the_plan_has_the_samples_of_the_run_with_those_that_show_drift() {
     let (_root, dir) = folder();
-    // One sample more after 200.
+    // After 200 samples, one more is added.
     let options = ["--paths", "host", "--sizes", "8", "--reps", "101"];
     let plan = profile(&[&["--plan"], &options[..]].concat());
     let plan = text(&plan.stdout);

@@ -1,4 +1,4 @@
-//! The commands by which a user makes and replaces a secret, as the page on security has them.
+//! The commands with which a user makes and replaces a secret, taken from the page on security.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::common::PROGRAM;
 
-/// The commands of the page, in their order, without those that need a second host.
+/// Commands of the page in order, without those that need a second host.
 fn documented() -> Vec<&'static str> {
     let page = include_str!("../../../../docs/security.md");
     let (_, section) = page.split_once("### To replace a secret\n").unwrap();
@@ -17,7 +17,7 @@ fn documented() -> Vec<&'static str> {
     lines.collect()
 }
 
-/// Runs a line in a folder in a shell that lets others read what is made anew.
+/// Runs a line in a folder, in a shell whose umask lets others read new files.
 fn run(folder: &Path, line: &str) {
     let program = Path::new(PROGRAM).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
@@ -51,4 +51,12 @@ fn the_documented_commands_replace_a_secret_and_show_it_to_nobody() {
     assert_eq!(lines(), [both[1].clone(), both[0].clone()]);
     run(folder.path(), remove);
     assert_eq!(lines(), [both[1].clone()]);
+}
+
+#[test]
+fn a_file_in_the_place_of_the_command_is_told_the_command() {
+    let output = Command::new(PROGRAM).args(["secret", "my.secret"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("help: write `polyrail secret new my.secret` to make"), "{said}");
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::common::golden::assert_golden;
 use crate::common::{PROGRAM, outcome, polyrail, refusals, run};
 
-/// Standard output, exit code 0 and nothing on standard error.
+/// Standard output of a run that exits with 0 and prints nothing on standard error.
 fn quietly(args: &[&str]) -> String {
     let output = run(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -48,7 +48,7 @@ fn show_gives_each_gpu_of_the_a3_high_its_interface() {
 #[test]
 fn show_has_what_nvml_told_when_the_snapshot_was_taken() {
     let fixture = fixtures::a3_high();
-    // Two GPUs of eight; the others and what is left out here are unknown.
+    // Two of eight GPUs; the others, and fields left out here, are unknown.
     let links = vec!["{\"is_active\":true}"; 18].join(",");
     let gpu = |address: &str| {
         format!(
@@ -74,7 +74,7 @@ fn show_has_what_nvml_told_when_the_snapshot_was_taken() {
     assert_eq!(document["gpu_matrix"][0][2], "NV18");
     assert_eq!(document["gpu_matrix"][0][1], "PIX");
 
-    // Without a report, show says nothing of NVLinks.
+    // Without a report, show prints nothing about NVLinks.
     let plain = quietly(&["host", "show", "--sysroot", at(fixtures::a3_high().path())]);
     let text = quietly(&["host", "show", "--sysroot", root]);
     let is_new = |line: &&str| !plain.lines().any(|known| known == *line);
@@ -236,7 +236,7 @@ fn text_of_a_foreign_machine_does_not_steer_the_terminal() {
     let (code, stdout, stderr) = outcome(&["host", "show", "--sysroot", &file]);
     assert!(code != 0 && stdout.is_empty() && stderr.contains("]0;owned"), "{stderr}");
     assert!(!steers(&stderr), "{stderr}");
-    // clap prints what this option's parser says.
+    // clap prints the error of this option's parser.
     let (code, _, stderr) = outcome(&["sample", "--sysroot", &file]);
     assert_eq!(code, 2);
     assert!(stderr.starts_with("polyrail: --sysroot") && !steers(&stderr), "{stderr}");

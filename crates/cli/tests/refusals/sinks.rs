@@ -1,4 +1,4 @@
-//! One vicious name through every place that shows text from outside.
+//! Sends one malicious name through every place that shows text from outside.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,23 +8,24 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use polyrail::{Config, Engine, Explain};
+use polyrail_analyze::PageHead;
 use polyrail_config::MetricsListen;
 use polyrail_metrics::families::engine as families;
 use polyrail_metrics::{Exporter, Samples, Source, serve};
 use polyrail_report::{Align, Table, cell, csv_line};
 
-/// Begins as a formula, forges a line, clears the screen in two ways, reverses the direction of writing, ends a text of C, a cell,
-/// a string, an attribute and a script.
+/// Begins as a formula, forges a line, clears the screen in two ways, reverses the writing direction, and ends a C
+/// string, a cell, a string, an attribute and a script.
 const NAME: &str = "=1+1\n9 forged eth0: cut\r\u{1b}[2J\u{9b}2J\u{202e}\u{2066}\u{2028}\0\t|\"'<script>alert(1)</script>";
 
-/// Independent of the function that is tested: any character that moves what a terminal or a browser shows.
+/// Returns whether a character moves what a terminal or a browser shows. Independent of the tested function.
 fn steers(one: char) -> bool {
     one.is_control() && one != '\n'
         || "\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}\u{2028}\u{2029}"
             .contains(one)
 }
 
-/// Text of a sink that has so many lines by itself.
+/// Checks the text of a sink, which has `lines` lines without forged ones.
 fn check(sink: &str, text: &str, lines: usize) {
     assert!(!text.contains(steers), "{sink}: {text:?}");
     assert_eq!(text.lines().count(), lines, "{sink}: {text:?}");
@@ -34,7 +35,7 @@ fn check(sink: &str, text: &str, lines: usize) {
 /// The log of this process.
 static WRITTEN: Mutex<String> = Mutex::new(String::new());
 
-/// An engine of this name, whose peer, rail and thread have it, too.
+/// An engine with this name, whose peer, rail and thread have it, too.
 struct Vicious;
 
 impl Source for Vicious {
@@ -56,9 +57,9 @@ fn get(mut stream: impl Read + Write) -> String {
     answer.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// The page of an exporter in front of this folder.
+/// The page of an exporter with this folder.
 fn exported(folder: &Path) -> String {
-    let exporter = Exporter::start("127.0.0.1:0".parse().unwrap(), folder, "test").unwrap();
+    let exporter = Exporter::start("127.0.0.1:0".parse().unwrap(), Some(folder), "test").unwrap();
     get(TcpStream::connect(exporter.address()).unwrap())
 }
 
@@ -75,8 +76,13 @@ fn a_table_and_a_spreadsheet_have_one_row_of_it() {
 #[test]
 fn a_page_has_no_script_of_it() {
     let json = serde_json::to_string(NAME).unwrap();
-    let page = polyrail_analyze::page(NAME, &json, "");
-    let own = polyrail_analyze::page("", "", "");
+    let mut head = PageHead { title: NAME.to_owned(), ..PageHead::default() };
+    head.verdict.text = NAME.to_owned();
+    head.verdict.more = vec![NAME.to_owned()];
+    head.tiles.push((NAME.to_owned(), NAME.to_owned()));
+    head.fact(NAME, Some(NAME));
+    let page = polyrail_analyze::page(&head, &json, "");
+    let own = polyrail_analyze::page(&PageHead::default(), "", "");
     assert!(!page.contains("<script>alert"), "{page}");
     assert_eq!(page.matches("<script").count(), own.matches("<script").count());
     assert_eq!(page.matches("</script").count(), own.matches("</script").count());

@@ -1,4 +1,4 @@
-//! Text from outside reaches a terminal through one function, and figures come from one median.
+//! Text from outside reaches a terminal through one function, and one function computes medians.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines of a crate's sources, without comments, with their places.
+/// Lines of a crate's sources without comments, each with its file.
 fn lines(folder: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut files = Vec::new();
@@ -28,7 +28,7 @@ fn lines(folder: &str) -> Vec<(String, String)> {
     files.into_iter().flat_map(read).collect()
 }
 
-/// Places that write for a program at the other end, or bytes that are no text.
+/// Files that write for a program at the other end, or write bytes that are not text.
 const FOR_PROGRAMS: &[&str] = &[
     "cmd/bench/ends/spawn.rs",
     "cmd/bench/rivals/nccl_rank.rs",
@@ -48,7 +48,7 @@ fn nothing_writes_to_a_terminal_past_the_escaping() {
             writers.iter().any(|writer| line.contains(writer)) && !line.contains("writeln!(");
         let is_escaped = line.contains("Harmless::new(") || line.contains("is_terminal()");
         let may = place == "stdout.rs" || FOR_PROGRAMS.contains(&place.as_str());
-        // Those that take the lock escape in the next line, which this can't see.
+        // These take the lock and escape in the next line, which this test can't see.
         let near = ["cmd/bench/output/save.rs", "cmd/host/watch.rs"].contains(&place.as_str());
         assert!(!writes || is_escaped || may || near, "{place} writes past stdout.rs: {line}");
     }
@@ -66,7 +66,7 @@ fn there_is_one_median() {
     ];
     for folder in ours {
         for (place, line) in lines(folder) {
-            // A part of a list is no median.
+            // A slice of a list isn't a median.
             let halves = line.contains(".len() / 2]") && !line.contains("..");
             let may = folder == "../measure/report/src" && place == "spread.rs";
             assert!(!halves || may, "{folder}/{place} takes a middle of its own: {line}");

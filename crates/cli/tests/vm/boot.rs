@@ -1,4 +1,4 @@
-//! Boots a kernel in QEMU and keeps what the guest said.
+//! Boots a kernel in QEMU and keeps the guest's output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 
 use crate::initramfs::Archive;
 
-/// What a guest has said.
+/// Kernel and console output of a guest.
 pub(crate) struct Boot {
     kernel: String,
     text: String,
 }
 
-/// Why nothing can be booted here.
+/// The reason why nothing can be booted here.
 pub(crate) struct Missing(pub(crate) String);
 
-/// In the order in which they need each other; kernels have some of them built in.
+/// Kernel modules, in the order in which they need each other. Kernels have some of them built in.
 const MODULES: &[&str] = &[
     "virtio_ring",
     "virtio",
@@ -28,14 +28,14 @@ const MODULES: &[&str] = &[
     "virtio_blk",
 ];
 
-/// An unstable clock is known from the start, so that the kernel has not to patch code for it while
-/// all CPUs run. What guards a real CPU costs an emulated one, and protects nobody here; and programs
-/// at addresses of their own each time are translated anew each time (half of the time, together).
+/// The clock is declared unstable, so that the kernel need not patch code for it while all CPUs run. Mitigations for
+/// real CPUs slow an emulated one down and protect nothing here. With random addresses, the emulator would translate
+/// programs again each time. (Half of the time, together.)
 const KERNEL_LINE: &str =
     "console=ttyS0 quiet panic=-1 oops=panic tsc=unstable mitigations=off norandmaps";
-/// How often a kernel is booted that the emulator lets down.
+/// Attempts to boot a kernel on which the emulator failed.
 const ATTEMPTS: u32 = 3;
-/// A guest that hangs is a failure, and not for ever. Beside other work it takes its time.
+/// Limit for a guest, in seconds. One that hangs must fail; one that runs next to other work is slow.
 const LIMIT_S: u32 = 500;
 
 impl Boot {
@@ -47,20 +47,20 @@ impl Boot {
         &self.text
     }
 
-    /// When the guest said this word, in seconds since its kernel started.
+    /// The time at which the guest printed this word, in seconds since its kernel started.
     pub(crate) fn at(&self, word: &'static str) -> f64 {
         let said = self.marked(word).next().and_then(|said| said.split(' ').next());
         let said = said.unwrap_or_else(|| panic!("the guest never said {word}:\n{}", self.text));
         said.parse().unwrap()
     }
 
-    /// When each scenario ended.
+    /// Lines that say when each scenario ended.
     pub(crate) fn times(&self) -> String {
         let lines = self.text.lines().filter(|line| line.ends_with(" s since boot"));
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// The names of the scenarios that came to their end.
+    /// Names of the scenarios that ended.
     pub(crate) fn scenarios(&self) -> Vec<&str> {
         let ended = |line: &'static str| self.marked(line).collect::<Vec<_>>();
         [ended("passed "), ended("failed ")].concat()
@@ -70,7 +70,7 @@ impl Boot {
         self.marked("passed ").any(|name| name == scenario)
     }
 
-    /// What was said about a scenario; everything, if it did not come to its end.
+    /// Output of a failed scenario; the whole output if it did not end.
     pub(crate) fn about(&self, scenario: &str) -> String {
         let lines: Vec<&str> = self.text.lines().collect();
         let is_end = |line: &&str| line.starts_with("@@ passed ") || line.starts_with("@@ failed ");
@@ -88,7 +88,7 @@ impl Boot {
     }
 }
 
-/// Boots every kernel that is there.
+/// Boots every kernel in the folder.
 pub(crate) fn all() -> Result<Vec<Boot>, Missing> {
     let kernels = kernels()?;
     for program in ["qemu-system-x86_64", "ethtool", "ip", "unshare", "xz", "timeout"] {
@@ -108,13 +108,12 @@ pub(crate) fn all() -> Result<Vec<Boot>, Missing> {
     Ok(kernels.iter().map(|kernel| boot_well(kernel, &busybox)).collect())
 }
 
-/// Boots again if it was the emulator that failed; what the guest's own programs do wrong is not
-/// tried again.
+/// Boots again if the emulator failed. Failures of the guest's own programs are not retried.
 fn boot_well(kernel: &Path, busybox: &Path) -> Boot {
     let mut last = boot(kernel, busybox);
     for _ in 1..ATTEMPTS {
-        // While one CPU of the guest patches its kernel's code, another may run into the breakpoint
-        // that the patching kernel sets and has taken away again: QEMU emulates CPUs by threads.
+        // While one CPU of the guest patches its kernel's code, another may hit the breakpoint that the patching kernel
+        // has set and already removed: QEMU emulates CPUs with threads.
         if !last.text.contains("Oops: int3") {
             break;
         }
@@ -203,7 +202,7 @@ fn machine(disk: &Path) -> Vec<String> {
             format!("tap,id=n{nic},ifname=tap{nic},script=no,downscript=no,queues=4,vhost=off"),
             "-device".to_owned(),
             format!(
-                // The last has a table of RSS, which QEMU follows by itself.
+                // The last NIC has an RSS table, which QEMU applies itself.
                 "virtio-net-pci,netdev=n{nic},bus=rp{nic},mq=on,vectors=10,romfile=,\
                  mac=52:54:00:00:00:0{nic},rss={}",
                 if nic == 3 { "on" } else { "off" }
@@ -214,7 +213,7 @@ fn machine(disk: &Path) -> Vec<String> {
         "-drive".to_owned(),
         format!("if=none,id=d0,format=raw,file={}", disk.display()),
         "-device".to_owned(),
-        // Without its bus it would be put where only bridges may be.
+        // Without `bus`, QEMU would put it where only bridges may be.
         "virtio-blk-pci,drive=d0,bus=pcie.0,num-queues=4".to_owned(),
     ]);
     words
@@ -238,8 +237,8 @@ fn archive(kernel: &Path, busybox: &Path) -> Vec<u8> {
     archive.finish()
 }
 
-/// The experiment that ships, or the one that `VM_TEST_EXPERIMENT` names. Emulated CPUs are slow: of the one that ships
-/// a block of small cells is measured.
+/// The shipped experiment, or the one that `VM_TEST_EXPERIMENT` names. Emulated CPUs are slow, so the shipped one is
+/// reduced to a block of small cells.
 fn experiment() -> String {
     if let Some(path) = std::env::var_os("VM_TEST_EXPERIMENT") {
         return fs::read_to_string(path).unwrap();

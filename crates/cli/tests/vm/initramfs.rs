@@ -1,11 +1,11 @@
-//! The file tree that the guest boots into, as the kernel takes it: a `cpio` archive.
+//! The guest's root file system as the kernel reads it: a `cpio` archive.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An archive in the `newc` form.
+/// An archive in the `newc` format.
 #[derive(Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
 impl Archive {
-    /// Adds a file that may be run, with the folders above it.
+    /// Adds an executable file, and the folders above it.
     pub(crate) fn add(&mut self, path: &str, content: &[u8]) {
         let path = Path::new(path.trim_start_matches('/'));
         let above: Vec<_> = path.ancestors().skip(1).collect();
@@ -35,14 +35,13 @@ impl Archive {
         self.entry(Path::new(path), FOLDER, &[]);
     }
 
-    /// Adds a program of this machine, stripped of what only a debugger needs, and the libraries
-    /// that it loads.
+    /// Adds a program of this machine without its debug information, and the libraries that it loads.
     pub(crate) fn add_program(&mut self, path: &str, program: &Path) {
         let stripped = std::env::temp_dir().join(format!("polyrail-vm-{}", std::process::id()));
         let strip = Command::new("strip").arg("-o").arg(&stripped).arg(program).status();
         let content = match strip {
             Ok(status) if status.success() => fs::read(&stripped),
-            // Without binutils it is only larger.
+            // Without binutils the program is only larger.
             _ => fs::read(program),
         };
         let _ = fs::remove_file(&stripped);

@@ -1,10 +1,9 @@
-//! Changes to a host on a real kernel: a virtual machine with 16 CPUs on two nodes, four
-//! multi-queue NICs and a disk with managed vectors boots once, with the real command inside, and
-//! runs every scenario of `guest.sh`. Each scenario ends with every setting byte for byte as it
-//! was.
+//! Changes to a host on a real kernel: a virtual machine with 16 CPUs on two nodes, four multi-queue NICs and a disk
+//! with managed vectors boots once, with the real command inside, and runs every scenario of `guest.sh`. At the end of
+//! each scenario every setting is byte for byte as it was.
 //!
-//! Needs QEMU, a kernel (`.ci/vm-kernel` downloads them; all that are there are booted), a static
-//! busybox and ethtool; and root, for a network namespace with taps.
+//! Needs QEMU, a kernel (`.ci/vm-kernel` downloads them; each one there is booted), a static busybox and ethtool; and
+//! root, for a network namespace with taps.
 
 mod boot;
 mod initramfs;
@@ -13,7 +12,7 @@ use std::sync::LazyLock;
 
 use boot::{Boot, Missing};
 
-/// All boots, or why there are none. A boot that goes wrong is a failure of every scenario.
+/// All boots, or the reason why there are none. A boot that goes wrong fails every scenario.
 static BOOTS: LazyLock<Result<Vec<Boot>, Missing>> = LazyLock::new(boot::all);
 
 macro_rules! scenarios {
@@ -24,7 +23,7 @@ macro_rules! scenarios {
         }
     )*
 
-        /// The names that the guest's script has to have run, and no others.
+        /// Names of exactly the scenarios that the guest's script must run.
         const NAMES: &[&str] = &[$($name),*];
     };
 }
@@ -67,14 +66,14 @@ fn the_guest_runs_every_scenario_and_no_other_in_time() {
         assert_eq!(run, wanted, "{}", boot.text());
         let (up, end) = (boot.at("up "), boot.at("end "));
         println!("{}: up at {up:.1} s, ended at {end:.1} s\n{}", boot.kernel(), boot.times());
-        // A bound in seconds would be one of the machine: the same guest took 66 s on one and 118 s on another. Where
-        // the scenarios are slow, the start of the kernel is, too.
+        // A bound in seconds would measure the machine: the same guest took 66 s on one and 118 s on another. Where the
+        // scenarios are slow, the start of the kernel is, too.
         assert!(end / up < TIMES_ITS_START, "{}: {up} s to be up, {end} s in all", boot.kernel());
     }
 }
 
-/// How long the guest takes in all, at most, as a multiple of what it took to be up. It was 11.1 times on two idle CPUs
-/// (103 s) and 11.7 times beside two busy loops (132 s); a third more is a scenario that waits.
+/// Longest run time of the guest, as a multiple of the time until it was up. It was 11.1 times on two idle CPUs (103 s)
+/// and 11.7 times next to two busy loops (132 s); a third more is a scenario that waits.
 const TIMES_ITS_START: f64 = 15.0;
 
 fn check(scenario: &str) {
@@ -88,7 +87,7 @@ fn check(scenario: &str) {
     }
 }
 
-/// At least one; or none, and the test is skipped.
+/// At least one boot; or none, and the test is skipped.
 fn boots() -> &'static [Boot] {
     match &*BOOTS {
         Ok(boots) => {

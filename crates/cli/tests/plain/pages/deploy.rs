@@ -1,4 +1,4 @@
-//! The files in `deploy` and what the pages about them name: commands, variables, and what the scripts do.
+//! The files in `deploy`, and the pages about them: commands, variables, and the effects of the scripts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use polyrail_yaml::Node;
 use super::{calls, refusal, shell};
 use crate::common::{PROGRAM, repository, run, write_program};
 
-/// Variables of NCCL, of GPUDirect-TCPX and of loaders that manifests and pages name and Polyrail does not read.
+/// Variables of NCCL, GPUDirect-TCPX and loaders that manifests and pages name and Polyrail does not read.
 const OF_OTHERS: &[&str] = &[
     "LD_LIBRARY_PATH",
     "NCCL_ALGO",
@@ -40,14 +40,14 @@ fn at<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     node.map("").ok()?.iter().find(|entry| entry.name == key).map(|entry| &entry.node)
 }
 
-/// All nodes below, the node itself included.
+/// Calls `see` on this node and all nodes below it.
 fn each<'a>(node: &'a Node, see: &mut dyn FnMut(&'a Node)) {
     see(node);
     node.map("").into_iter().flatten().for_each(|entry| each(&entry.node, see));
     node.list("").into_iter().flatten().for_each(|one| each(one, see));
 }
 
-/// What `polyrail nccl env` prints for machines of eight GPUs.
+/// Variables that `polyrail nccl env` prints for machines with eight GPUs.
 fn nccl_env() -> BTreeMap<String, String> {
     let output = run(&["nccl", "env", "--conf", "--gpus", "8"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -93,7 +93,7 @@ fn manifests_are_yaml_with_commands_and_variables_that_are_read() {
             let config = Config::builder().env_from(env).build();
             let config = config.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert_eq!(config.rails, "=eth1,eth2,eth3,eth4");
-            // That NCCL takes another interface than the rails is meant so.
+            // NCCL uses another interface than the rails on purpose.
             let is_known = |text: &String| text.contains("hides env NCCL_SOCKET_IFNAME");
             assert!(config.warnings().iter().all(is_known), "{:?}", config.warnings());
             jobs += 1;

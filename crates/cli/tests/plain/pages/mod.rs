@@ -1,5 +1,5 @@
-//! Every command on every page of the documentation. Each must be one that the program would read;
-//! each runs here, or the page says what it needs, in a comment such as `# needs root`.
+//! Every command on every page of the documentation. The program must be able to parse each of them. Each runs here, or
+//! the page says what it needs, in a comment such as `# needs root`.
 
 mod deploy;
 mod page;
@@ -20,7 +20,7 @@ use page::{Line, Page, pages};
 
 use crate::common::{PROGRAM, repository};
 
-/// What runs without a marker: these change nothing but files in the folder where they start.
+/// Commands that run without a marker: they change only files in the folder where they start.
 const RUNS: &[&str] = &[
     "analyze",
     "bench",
@@ -39,7 +39,7 @@ const RUNS: &[&str] = &[
     "--help",
 ];
 
-/// What these need has to be said, whatever the command.
+/// A command with one of these options always needs a marker.
 const NEVER_RUN: &[&str] =
     &["--undo", "--lab", "--listen", "--connect", "--lock-clocks", "--mem", "--config"];
 
@@ -47,13 +47,13 @@ const NEVER_RUN: &[&str] =
 const VERDICTS: &[&[&str]] =
     &[&["doctor"], &["host", "show", "bindings"], &["host", "plan", "bindings"]];
 
-/// Far more than any command without a marker takes, also on a machine that is busy otherwise.
+/// Far more than any command without a marker takes, even on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 const LINES_LEAST: usize = 100;
 
-/// The words behind `polyrail` of each call in a line, also behind `cargo run --` and behind the
-/// `--` of `polyrail lab exec`.
+/// The words after `polyrail` of each call in a line, also after `cargo run --` and after the `--` of `polyrail lab
+/// exec`.
 fn calls(commands: &[Vec<String>]) -> Vec<&[String]> {
     let mut found = Vec::new();
     for words in commands {
@@ -72,12 +72,12 @@ fn calls(commands: &[Vec<String>]) -> Vec<&[String]> {
     found
 }
 
-/// Why the program would not read a call. Files and folders of others need not be here.
+/// The reason why the program would not parse a call. Files and folders of other machines need not exist here.
 fn refusal(words: &[String]) -> Option<String> {
     if words.iter().any(|word| word == "--help" || word == "--version") {
         return span_fault(words);
     }
-    // What stands on pages for an invitation.
+    // Pages have a placeholder for the key of a connect string.
     let key = format!("pr2-{}", "0".repeat(64));
     let words: Vec<OsString> =
         words.iter().map(|word| word.replace("pr2-KEY", &key)).map(OsString::from).collect();
@@ -87,7 +87,7 @@ fn refusal(words: &[String]) -> Option<String> {
     (!is_elsewhere).then_some(refused)
 }
 
-/// Returns the fault of a call in a sentence, which may leave out arguments.
+/// Returns the fault of a call within a sentence, which may leave out arguments.
 fn span_fault(words: &[String]) -> Option<String> {
     let mut program = polyrail_cli::command();
     // Copies global options to all subcommands.
@@ -109,7 +109,7 @@ fn span_fault(words: &[String]) -> Option<String> {
     None
 }
 
-/// What is wrong with files, crates and tests that a command names.
+/// The fault of a command that names missing files, crates or tests.
 fn missing(words: &[String], folder: &Path) -> Option<String> {
     let root = repository();
     let is_path = |word: &&String| word.contains('/') && !word.starts_with(['/', '~', '-', '.']);
@@ -124,7 +124,7 @@ fn missing(words: &[String], folder: &Path) -> Option<String> {
     if words[0] != "cargo" {
         return None;
     }
-    // `cargo install` alone would take newer dependencies than those that the tests ran with.
+    // Plain `cargo install` would use newer dependencies than the tests.
     let has = |wanted: &str| words.iter().any(|word| word == wanted);
     if has("install") && has("--path") && !has("--locked") {
         return Some("installs without --locked".to_owned());
@@ -136,7 +136,7 @@ fn missing(words: &[String], folder: &Path) -> Option<String> {
     let name = value("-p").unwrap_or("polyrail-cli");
     let own = name.strip_prefix("polyrail-").unwrap_or(name);
     let groups = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    // The command is in no group.
+    // The command's crate is in no group.
     let mut places = groups.map(|group| group.join(own)).chain([root.join("crates").join(own)]);
     let Some(own) = places.find(|place| place.join("Cargo.toml").exists()) else {
         return Some(format!("there is no crate {name}"));
@@ -182,7 +182,7 @@ fn every_command_of_every_page_is_one_that_the_program_reads() {
     assert!(count >= LINES_LEAST, "only {count} lines");
 }
 
-/// What is below a command, too.
+/// Calls `see` on a command and on all commands below it.
 fn each_command(command: &clap::Command, see: &mut dyn FnMut(&clap::Command)) {
     see(command);
     command.get_subcommands().for_each(|below| each_command(below, see));
@@ -196,7 +196,7 @@ fn every_example_of_a_help_text_is_one_that_the_program_reads() {
         let help = command.get_after_long_help().or_else(|| command.get_after_help());
         let help = help.map(ToString::to_string).unwrap_or_default();
         for line in help.lines().filter_map(|line| line.strip_prefix("  ")) {
-            // What it does stands behind it.
+            // A description follows the command.
             let typed = line.split("  ").next().unwrap_or_default();
             let commands = shell::commands(typed).unwrap();
             let found = calls(&commands);
@@ -210,7 +210,7 @@ fn every_example_of_a_help_text_is_one_that_the_program_reads() {
     assert!(count > 30, "only {count} examples");
 }
 
-/// Why a line without a marker may not run here.
+/// The reason why a line without a marker may not run here.
 fn must_be_marked(line: &Line) -> Option<String> {
     let commands = shell::commands(&line.text).unwrap();
     let own = calls(&commands);
@@ -230,7 +230,7 @@ fn must_be_marked(line: &Line) -> Option<String> {
     })
 }
 
-/// Runs a line in a shell, and says how it failed, if it did.
+/// Runs a line in a shell. Returns how it failed, if it did.
 fn failure(line: &Line, scratch: &Path) -> Option<String> {
     let program = Path::new(PROGRAM);
     let path =
@@ -253,7 +253,7 @@ fn failure(line: &Line, scratch: &Path) -> Option<String> {
             child.wait().unwrap();
             return Some(format!("took more than {DEADLINE:?}; say `# needs N s`"));
         }
-        // It looks again: nothing tells of the end of a child but waiting for it without a limit.
+        // Polls: waiting for a child has no time limit.
         thread::sleep(Duration::from_millis(10));
     };
     let commands = shell::commands(&line.text).unwrap();
@@ -272,7 +272,7 @@ fn failure(line: &Line, scratch: &Path) -> Option<String> {
     Some(format!("ends with {code:?}:\n    {}", end.join("\n    ")))
 }
 
-/// Runs the lines of a page one after another, as a reader does; returns how many, and the faults.
+/// Runs the lines of a page one after another, as a reader does. Returns their number and the faults.
 fn run_page(page: &Page) -> (usize, Vec<String>) {
     let scratch = tempfile::tempdir().unwrap();
     let mut faults = Vec::new();
@@ -294,7 +294,7 @@ fn run_page(page: &Page) -> (usize, Vec<String>) {
 fn every_command_without_a_marker_runs() {
     let pages = pages();
     let next = AtomicUsize::new(0);
-    // Pages at a time: their commands wait most of the time.
+    // Pages run in parallel, because their commands mostly wait.
     let run = || {
         let more = || pages.get(next.fetch_add(1, Ordering::Relaxed));
         std::iter::from_fn(more).map(run_page).collect::<Vec<_>>()

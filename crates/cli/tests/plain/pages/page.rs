@@ -1,4 +1,4 @@
-//! The pages of the documentation: their blocks of commands, and the commands within sentences.
+//! Pages of the documentation: their blocks of commands, and the commands within sentences.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use super::shell;
 use crate::common::repository;
 
-/// What a command may need, in the words of the pages. A time such as `30 s` or `10 min` may stand
-/// there, too.
+/// Things that a command may need, in the words of the pages. A time such as `30 s` or `10 min` is allowed, too.
 const NEEDS: &[&str] = &[
     "root",
     "root or user namespaces",
@@ -37,7 +36,7 @@ const NEEDS: &[&str] = &[
     "the internet",
 ];
 
-/// Words of blocks that hold no commands.
+/// Languages of blocks that hold no commands.
 const NO_COMMANDS: &[&str] =
     &["c", "ini", "json", "promql", "python", "rust", "text", "toml", "yaml"];
 
@@ -47,19 +46,19 @@ pub(crate) struct Page {
     pub(crate) lines: Vec<Line>,
     /// Commands within sentences, with the number of their line.
     pub(crate) spans: Vec<(usize, String)>,
-    /// What is wrong with the page itself.
+    /// Faults of the page itself.
     pub(crate) faults: Vec<String>,
 }
 
-/// A line that the reader is to type.
+/// A line that the reader types.
 pub(crate) struct Line {
     pub(crate) number: usize,
     pub(crate) text: String,
-    /// Whether the page says what the line needs.
+    /// Set if the page says what the line needs.
     pub(crate) is_marked: bool,
 }
 
-/// All pages that tell how to do something now; not the changelog, nor what was measured earlier.
+/// All pages that tell how to do something now, without the changelog and earlier results.
 pub(crate) fn pages() -> Vec<Page> {
     let root = repository();
     let mut files = Vec::new();
@@ -141,7 +140,7 @@ impl Page {
         self.faults.push(format!("{}:{number}: {fault}", self.path.display()));
     }
 
-    /// The folder in which its reader types: the repository, or its own where it begins there.
+    /// The folder in which the reader types: the repository for pages in `docs`, otherwise the page's own.
     pub(crate) fn folder(&self) -> PathBuf {
         let own = self.path.parent().unwrap();
         let is_docs = own.starts_with("docs");
@@ -149,7 +148,7 @@ impl Page {
     }
 }
 
-/// What is wrong with `root, 30 s: what the command does`, the part behind `needs`.
+/// The fault of the text after `needs`, such as `root, 30 s: what the command does`.
 fn unknown_need(text: &str) -> Option<String> {
     let list = text.split([':', ';']).next().unwrap_or_default();
     let is_time = |need: &str| {

@@ -1,7 +1,6 @@
-//! Splits what a page tells its reader to type into commands and their words, as a shell does.
+//! Splits the lines that a page tells its reader to type into commands and words, as a shell does.
 
-/// The commands of a line, each with its words; comments, redirections and the variables in front of
-/// a command are left out.
+/// The commands of a line, each with its words, without comments, redirections and variables in front of a command.
 pub(crate) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
     let mut reader = Reader { rest: line.chars().collect(), at: 0, found: Vec::new() };
     reader.read(false)?;

@@ -1,4 +1,4 @@
-//! What `docs/two-machines.md` says of ports, between two network namespaces.
+//! Tests the statements of `docs/two-machines.md` about ports, between two network namespaces.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -10,7 +10,7 @@ use crate::common::{PROGRAM, Process, polyrail};
 
 const PORT: u16 = 5000;
 
-/// A lab, which goes with this.
+/// A lab, removed on drop.
 struct Lab(String);
 
 impl Lab {
@@ -28,7 +28,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // The panic of a test that has failed tells more than one from here.
+        // The panic of a failed test tells more than one from here.
         let _ = polyrail(["lab", "down", &self.0]).output();
     }
 }
@@ -38,7 +38,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The ports on which a side listens, from the table that has them in hexadecimal digits.
+/// Ports on which a side listens. The table has them in hexadecimal.
 fn ports(lab: &Lab, side: &str) -> Vec<u16> {
     let table = text(&lab.on(side, "cat", &["/proc/net/tcp"]).output().unwrap());
     let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());

@@ -1,11 +1,11 @@
-//! What is wrong with a schema itself.
+//! Finds faults of a schema itself.
 
 use serde_json::Value;
 
-/// The words that only tell people something.
+/// Keywords that only inform people.
 const REMARKS: &[&str] = &["$schema", "$id", "$defs", "title", "description"];
 
-/// Unknown words, dead references, open objects, and properties without a description.
+/// Unknown keywords, dead references, open objects, and properties without a description.
 pub(crate) fn faults(root: &Value) -> Vec<String> {
     let inspection = Inspection { root };
     let mut faults = Vec::new();

@@ -1,5 +1,5 @@
-//! Every JSON that the command writes fits its schema in `schemas/`, as the command writes it here and
-//! for machines of every kind. A field that the schema does not describe is a fault.
+//! Every JSON that the command writes fits its schema in `schemas/`, on this machine and on copies of every kind. A
+//! field that the schema does not describe is a fault.
 
 mod inspect;
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::common::fit::{faults, fits, schema};
 use crate::common::{PROGRAM, polyrail, repository, run};
 
-/// Every schema, with the command that tests it below.
+/// Every schema, each tested by a command below.
 const SCHEMAS: &[&str] = &[
     "analyze",
     "applied",
@@ -39,7 +39,7 @@ const SCHEMAS: &[&str] = &[
     "lab-ls",
     "log",
     "mesh",
-    // By `nccl_try`, which has a plugin.
+    // `nccl_try` tests this one, because it has a plugin.
     "nccl-try",
     "nccl-tune",
     "nic-rss",
@@ -57,7 +57,7 @@ const SCHEMAS: &[&str] = &[
     "verified",
 ];
 
-/// What a command prints; its exit code may be a verdict.
+/// Standard output of a command, whose exit code may be a verdict.
 fn printed(args: &[&str]) -> String {
     let output = run(args);
     let code = output.status.code();
@@ -151,7 +151,7 @@ fn what_a_sweep_found_fits() {
 #[test]
 fn what_nccl_tune_found_fits() {
     let job = ["--figure", "ms ([0-9]+)", "--over", "NCCL_BUFFSIZE=1,2", "--"];
-    // A verdict, none for want of time, and a value that is left out.
+    // A verdict, no verdict for lack of time, and a value that is left out.
     for (budget, script) in [
         ("20s", r#"echo "ms $((1000 / ${NCCL_BUFFSIZE:-1} + $$ % 5))""#),
         ("1s", "sleep 0.4; echo ms 1"),
@@ -195,7 +195,7 @@ fn what_is_read_of_machines_fits() {
     fleet.extend(reports.iter().map(String::as_str));
     prints("doctor-fleet", &fleet);
     prints("doctor-list", &["doctor", "--explain", "--json"]);
-    // This machine, with what only drivers tell.
+    // This machine, with the values that only drivers report.
     prints("topo", &["host", "show", "--json"]);
     prints("doctor", &["doctor", "--json"]);
     prints("irq-show", &["host", "show", "irq", "--interval", "10ms", "--json"]);
@@ -257,7 +257,7 @@ fn watched(machine: &Fixture, plan: &str) {
     }
 }
 
-/// The tests of `bench` hold every report that they read against its schema.
+/// The tests of `bench` check all their reports against the schema.
 #[test]
 fn samples_of_a_bench_fit() {
     let folder = tempfile::tempdir().unwrap();
@@ -368,7 +368,7 @@ fn labs_and_settings_of_their_interfaces_fit() {
     fits("lab-ls", &serde_json::from_str(&labs).unwrap(), "lab ls");
     let mut fit = 0;
     for (name, output) in told {
-        // These interfaces have no rings, as some others have no channels.
+        // These interfaces have no rings, and some others have no channels.
         let Ok(document) = serde_json::from_slice(&output.stdout) else {
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(stderr.contains("not supported"), "{name}: {stderr}");

@@ -1,4 +1,4 @@
-//! Command lines with one thing wrong, made from clap's definition.
+//! Command lines with one fault, made from clap's definition.
 
 mod output;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use clap::{Arg, Command};
 
-/// What is wrong with a value.
+/// The fault of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Negative,
@@ -27,10 +27,10 @@ pub(crate) enum Kind {
 pub(crate) struct Case {
     pub(crate) words: Vec<OsString>,
     pub(crate) kind: Kind,
-    /// The option or argument, as the message must name it.
+    /// Name of the option or argument that the message must have.
     pub(crate) field: String,
     pub(crate) value: String,
-    /// Whether the option takes no value.
+    /// Set if the option takes no value.
     pub(crate) is_flag: bool,
 }
 
@@ -42,7 +42,7 @@ impl Case {
 
     /// The beginning of the value as a message shows it.
     pub(crate) fn shown(&self) -> String {
-        // What follows the slash lets others in, and is never shown.
+        // The part after the slash grants access and is never shown.
         let value = match self.field.as_str() {
             "--connect" => self.value.split('/').next().unwrap_or_default(),
             _ => &self.value,
@@ -58,8 +58,7 @@ impl Case {
     }
 }
 
-/// Kinds that are good values of some arguments: the command, or nothing for all, the arguments, and
-/// the kinds.
+/// Kinds that are good values of some arguments: the command, or an empty string for all; the arguments; the kinds.
 const VALID: &[(&str, &[&str], &[Kind])] = &[
     // Names of folders that the command makes.
     ("", &["--state-dir", "FOLDER"], NEW_FOLDER),
@@ -85,7 +84,7 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     ("host", &["VALUE", "NAME"], &[Kind::WrongUnit]),
     // No bindings, and no CPUs to avoid.
     ("", &["--tx-bindings", "--rx-bindings", "--avoid"], &[Kind::Empty]),
-    // A program of the user's and its arguments.
+    // A program of the user and its arguments.
     ("lab", &["CMD"], &ALL),
     ("nccl", &["CMD"], &ALL),
     // Places in JSON begin like these.
@@ -105,7 +104,7 @@ const ALL: [Kind; 8] = [
     Kind::Control,
 ];
 
-/// Whether the parser rightly lets a case through.
+/// Returns whether the parser rightly accepts a case.
 pub(crate) fn is_valid(case: &Case) -> bool {
     let takes = |command: &str| {
         command.is_empty() || case.words.first().is_some_and(|word| word == command)
@@ -119,7 +118,7 @@ pub(crate) fn is_valid(case: &Case) -> bool {
 /// Every command with each of its arguments and each kind of wrong value.
 pub(crate) fn cases(command: &Command, scratch: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
-    // Options for all commands, such as --help, have their long names only after this.
+    // Options for all commands, such as --help, have their long names only after `build`.
     let mut command = command.clone();
     command.build();
     let values = values(scratch);
@@ -135,8 +134,8 @@ pub(crate) fn cases(command: &Command, scratch: &Path) -> Vec<Case> {
     cases
 }
 
-/// Values whose form depends on the words before them: those words, the beginning of the value, and the
-/// kinds of values that are valid there.
+/// Values whose form depends on the words before them: those words, the beginning of the value, and the kinds that are
+/// valid there.
 const BEHIND: &[(&str, &str, &[Kind])] = &[
     ("host plan rings lo", "", &[]),
     ("host plan rings lo", "rx=", &[]),
@@ -180,7 +179,7 @@ fn collect(command: &Command, path: &[String], values: &[(Kind, String)], cases:
         for (kind, value) in values {
             add(&[&format!("{option}={value}")], *kind, (&option, is_flag), value);
         }
-        // A word behind such an option is no value of it.
+        // A word after such an option is not its value.
         if is_flag || argument.is_require_equals_set() {
             continue;
         }
@@ -214,7 +213,7 @@ fn collect(command: &Command, path: &[String], values: &[(Kind, String)], cases:
             add(&[value], *kind, (field, true), value);
         }
     }
-    // The command `help` of clap has no options, and its words are those of other commands.
+    // clap's command `help` has no options, and its words are those of other commands.
     let has_help = command.is_disable_help_subcommand_set();
     let is_ours = |below: &&Command| has_help || below.get_name() != "help";
     for below in command.get_subcommands().filter(is_ours) {
@@ -223,7 +222,7 @@ fn collect(command: &Command, path: &[String], values: &[(Kind, String)], cases:
     }
 }
 
-/// As a message names it.
+/// Name of an argument as messages show it.
 fn name(argument: &Arg) -> String {
     let names = argument.get_value_names().unwrap_or_default();
     names
@@ -231,7 +230,7 @@ fn name(argument: &Arg) -> String {
         .map_or_else(|| argument.get_id().to_string().to_uppercase(), |name| name.to_string())
 }
 
-/// A value that this argument takes, so that the next one can be tried.
+/// A value that this argument accepts, so that the next one can be tried.
 fn good(path: &[String], before: &[String], field: &str) -> String {
     let candidates =
         ["tune", "x", "0", "1", "a", "/", "/dev/null", "irq", "bash", "rails", "broadcast"];

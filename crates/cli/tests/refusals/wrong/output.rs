@@ -1,5 +1,5 @@
-//! Standard output that can't be written, and files that can't be read or written: every command says the same and ends
-//! with the same code.
+//! Standard output that can't be written, and files that can't be read or written: every command prints the same error
+//! and exits with the same code.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use polyrail_host::fixtures;
 
 use crate::common::{PROGRAM, polyrail};
 
-/// Every command that has a result, in an order in which each has what it needs. COPY is a copy of a machine's files.
+/// Every command that has a result, ordered so that each has what it needs. COPY is a copy of a machine's files.
 const WITH_RESULT: &str = "\
     shell completions bash
     shell man --markdown
@@ -41,8 +41,8 @@ const WITH_RESULT: &str = "\
     host undo --sysroot COPY --state-dir state
     host show counters lo
     lab ls
-    nccl env --gpus 8
-    nccl env --conf --gpus 8
+    nccl env --gpus 8 --folder installed
+    nccl env --conf --gpus 8 --folder installed
     nccl variables
     nccl variables --markdown
     nccl install plugin --from library
@@ -58,7 +58,7 @@ const WITH_RESULT: &str = "\
     bench --sizes 8 --iters 1 --rounds 1 --json -
     collective broadcast --plugin sockets --sizes 8 --rounds 1 --iterations 1";
 
-/// Commands that have no result on standard output, or need what not every machine has.
+/// Commands without a result on standard output, or with needs that not every machine meets.
 const OTHERS: &[(&str, &str)] = &[
     ("experiment autotune", "takes a minute; prints as `sweep` does"),
     ("experiment sweep", "takes long; prints as `run` does"),
@@ -77,7 +77,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("top", "needs an engine"),
 ];
 
-/// A folder with what the commands need.
+/// A folder with everything that the commands need.
 struct Place {
     folder: tempfile::TempDir,
     copy: fixtures::Fixture,
@@ -88,7 +88,9 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "x").unwrap();
         let library = format!("{:\0<64}ncclNetPlugin_v8", "\x7fELF\x02\x01");
-        fs::write(folder.path().join("library"), library).unwrap();
+        fs::write(folder.path().join("library"), &library).unwrap();
+        fs::create_dir(folder.path().join("installed")).unwrap();
+        fs::write(folder.path().join("installed/libnccl-net-polyrail.so"), library).unwrap();
         fs::write(folder.path().join("binary"), b"a: \xff\n").unwrap();
         fs::create_dir(folder.path().join("group")).unwrap();
         let experiment = "bench: --sizes 8\nfactors:\n  channels: [1, 2]\n";
@@ -125,7 +127,7 @@ fn lines(all: &str) -> impl Iterator<Item = &str> {
     all.lines().map(str::trim)
 }
 
-/// The names of all commands that have none below them.
+/// Names of all commands without subcommands, and of those that also do something themselves.
 fn leaves(command: &Clap, path: &str, found: &mut BTreeSet<String>) {
     let below =
         command.get_subcommands().filter(|one| one.get_name() != "help" || path == "config");
@@ -174,13 +176,13 @@ fn a_reader_that_ends_early_is_no_fault_of_any_command() {
         let mut child = place.start(line, Stdio::piped());
         drop(child.stdout.take());
         let (status, told) = place.end(child);
-        // What is found is found all the same.
+        // Exit codes of verdicts stay.
         let is_good = matches!(status.code(), Some(0 | 1));
         assert!(is_good && !told.contains("standard output"), "{line}: {status}: {told}");
     }
 }
 
-/// Files: the reason decides on the code, and not the command.
+/// For files, the reason decides the exit code, not the command.
 #[test]
 fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
     let place = Place::new();
@@ -217,7 +219,7 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             bench --csv file/x
             sample --time 100ms --out file/x",
         ),
-        // What is there stays.
+        // Existing files stay.
         (
             2,
             "secret new file
@@ -225,7 +227,7 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             sample --time 100ms --out file
             profile --out profile --gpus none --host 2",
         ),
-        // Nobody may make a file there.
+        // No user may make a file there.
         (
             3,
             "secret new /sys/x
@@ -241,7 +243,7 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             bench --csv /sys/x
             sample --time 100ms --out /sys/x",
         ),
-        // The system lets nobody read the beginning of its memory.
+        // The kernel lets no process read the beginning of its memory.
         (
             3,
             "bench --config /proc/self/mem
@@ -262,7 +264,7 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             host show --sysroot /proc/self/mem
             host plan bindings --sysroot /proc/self/mem",
         ),
-        // The machine has not so much memory.
+        // The machine has less memory.
         (
             3,
             "profile --plan --gpus none --host 2 --sizes 900GiB
