@@ -11,6 +11,7 @@ standard error. What stands after `--` is handed to every `polyrail bench`.
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -67,6 +68,10 @@ def parser():
     mooncake.add_argument("--threads", type=int, default=1, help="threads of Mooncake's bench")
     figure(segments, "segments")
     figure(channels, "channels").add_argument("--rails", default="127.0.0.1")
+    copy = figure(file, "file")
+    copy.add_argument("folder", type=pathlib.Path, help="a folder in memory with twice SIZE, such as /dev/shm")
+    copy.add_argument("--size", type=int, default=8 << 30, help="bytes of the file")
+    copy.add_argument("--example", default="target/release/examples/file", help="the program")
     figure(cut, "cut").add_argument("--rates", default="4x1gbit", help="the lab's rails")
     return top
 
@@ -191,6 +196,38 @@ def channels(options):
         pairs = zip(rounds[str(count)], rounds[str(best)])
         ratios[count] = statistics.median(mine / other for mine, other in pairs)
     return {"samples_gb_per_s": rounds, "over_best_smaller": ratios}
+
+
+def file(options):
+    """A copy by the example `file` against reads of its blocks by bench: 16 MiB, 8 outstanding."""
+    rails = ",".join(f"127.0.0.{number}" for number in range(1, 5))
+    environment = {**os.environ, "POLYRAIL_RAILS": rails}
+    source, copy = options.folder / "file-source", options.folder / "file-copy"
+
+    def example():
+        with contextlib.ExitStack() as ends:
+            server = start([options.example, "serve", str(source)], ends, env=environment)
+            line = next(line for line in server.stdout if " get " in line)
+            address, invitation = line.split(" get ")[1].split()[:2]
+            said = run([options.example, "get", address, invitation, str(copy)], env=environment)
+        if run(["sha256sum", copy]).split()[0] != checksum:
+            sys.exit("the copy has other bytes")
+        copy.unlink()
+        return float(re.search(r"at most ([0-9.]+) GB/s", said)[1])
+
+    def reads():
+        return bench(options, "--op", "read", "--sizes", "16MiB", "--depth", "8", "--rails", rails)["gb_per_s"]
+
+    try:
+        with source.open("wb") as out:
+            for _ in range(options.size // (16 * MIB)):
+                out.write(os.urandom(16 * MIB))
+        checksum = run(["sha256sum", source]).split()[0]
+        rounds = alternate(options.rounds, example=example, bench=reads)
+    finally:
+        source.unlink(missing_ok=True)
+        copy.unlink(missing_ok=True)
+    return summary(rounds, "example", "bench")
 
 
 def cut(options):

@@ -12,7 +12,8 @@ import sys
 import time
 from multiprocessing import Pipe, Process
 
-os.environ.setdefault("UCX_TLS", "tcp")
+# NIXL refuses `tcp` alone where it sees a GPU; memory of the host goes by TCP with either.
+os.environ.setdefault("UCX_TLS", "tcp,cuda_copy" if os.path.exists("/dev/nvidiactl") else "tcp")
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
 os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
 
