@@ -124,9 +124,9 @@ fn parse(words: &[String]) -> Result<(), String> {
 }
 
 #[test]
-fn the_dependency_that_the_readme_names_is_there() {
+fn the_dependency_that_the_guide_names_is_there() {
     let named = "[dependencies.polyrail]\npath = \"../polyrail/crates/engine/polyrail\"\n";
-    assert!(read("README.md").contains(named));
+    assert!(read("docs/rust.md").contains(named));
     assert!(read("crates/engine/polyrail/Cargo.toml").contains("name = \"polyrail\""));
 }
 

@@ -140,8 +140,3 @@ pub use polyrail_sys::Memory;
 pub mod operation {
     pub use crate::api::request::{OneSided, Operation, Read, Receive, Send, TwoSided, Write};
 }
-
-/// Makes the program in the README a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

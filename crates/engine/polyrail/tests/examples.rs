@@ -38,12 +38,12 @@ fn said_by(example: &str, output: Output) -> String {
 }
 
 #[test]
-fn hello_writes_and_the_readme_quotes_it() {
+fn hello_writes_and_the_guide_quotes_it() {
     assert!(run("hello", &[]).contains("67108864 bytes are in place"));
-    let readme = include_str!("../README.md");
+    let guide = include_str!("../../../../docs/rust.md");
     let source = include_str!("../examples/hello.rs");
     let (_, program) = source.split_once("\n\n").expect("the text before the program");
-    assert!(readme.contains(&format!("```rust\n{program}```")), "README.md has another program");
+    assert!(guide.contains(&format!("```rust\n{program}```")), "docs/rust.md has another program");
 }
 
 #[test]
