@@ -216,6 +216,17 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_against_another_has_the_ratio_of_their_pairs() {
+        let rule = Rule { better: Better::Higher, precision: 0.02, miss: 0.05 };
+        let pairs: Vec<(f64, f64)> =
+            (1..9).map(|at| (3.0 * f64::from(at), 2.0 * f64::from(at))).collect();
+        let effect = rule.against("channels=2", "baseline", &pairs);
+        assert!((effect.percent.unwrap() - 50.0).abs() < 1e-9, "{effect:?}");
+        assert_eq!(effect.verdict, Verdict::Better);
+        assert_eq!((effect.factor.as_str(), effect.baseline.as_str()), ("channels=2", "baseline"));
+    }
+
+    #[test]
     fn no_effect_is_said_as_plainly_as_an_effect() {
         let effect = judged(Better::Higher, &[0.99, 1.005, 1.01, 0.995, 0.99, 1.0, 1.004, 0.998]);
         assert_eq!(effect.verdict, Verdict::NoEffect);

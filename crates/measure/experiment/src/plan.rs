@@ -287,6 +287,8 @@ mod tests {
         assert_eq!(all.len(), 3);
         assert_eq!(plan.pairs(all[0]).len(), 3, "level 1 of a, with each level of b");
         assert_eq!((plan.label(0), plan.label(5)), ("baseline".to_owned(), "a=1 b=z".to_owned()));
+        let levels: Vec<_> = plan.level_map(5).into_iter().collect();
+        assert_eq!(levels, [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "z".to_owned())]);
     }
 
     #[test]

@@ -324,3 +324,31 @@ fn nanos(now: Time, then: Time) -> f64 {
     let elapsed: Duration = now.since(then);
     elapsed.as_nanos() as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time that 10 MB take at one byte per nanosecond.
+    const EXPECTED_NS: u64 = 10_000_000;
+
+    fn rate_after(silence_ns: u64) -> f64 {
+        let in_flight = EXPECTED_NS;
+        let rail = Rail { rate: Some(1.0), chunks: 2, in_flight, ..Rail::default() };
+        rail.rate_now(Time(silence_ns), 1.0).unwrap()
+    }
+
+    #[test]
+    fn a_silent_rail_counts_as_slow_after_twice_the_time_of_its_bytes() {
+        let late = 2 * EXPECTED_NS + LATE_NS as u64;
+        assert_eq!(rate_after(late), 1.0);
+        assert_eq!(rate_after(2 * late), EXPECTED_NS as f64 / (2 * late) as f64);
+    }
+
+    #[test]
+    fn an_idle_rail_counts_as_faster_the_longer_it_is_idle_up_to_the_fastest() {
+        let rail = Rail { rate: Some(1.0), ..Rail::default() };
+        let after = |times: f64| rail.rate_now(Time((times * HOPE_NS) as u64), 3.0).unwrap();
+        assert_eq!((after(0.0), after(1.0), after(5.0)), (1.0, 2.0, 3.0));
+    }
+}

@@ -115,3 +115,10 @@ fn levels_that_conflict_and_blocks_that_are_too_few_are_refused_before_anything_
     assert!(error.to_string().starts_with("x.yml: the cell progress=caller can't be: "), "{error}");
     assert!(error.help().is_some());
 }
+
+#[test]
+fn a_name_is_suggested_if_a_third_of_its_letters_or_fewer_differ() {
+    assert_eq!(meant("chanls", ["rails", "channels"]).unwrap(), "did you mean `channels`?");
+    assert_eq!(meant("chans", ["rails", "channels"]), None);
+    assert_eq!(meant("", ["rails"]), None);
+}
